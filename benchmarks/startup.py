@@ -98,8 +98,12 @@ def print_composing(runs: int) -> None:
     )
 
 
-COMMANDS = {"--help": ("--help",), "plugins list": ("plugins", "list")}
-TARGETS_MS = {"--help": 80, "plugins list": 200}
+COMMANDS = {
+    "--help": ("--help",),
+    "plugins list": ("plugins", "list"),
+    "plugins search": ("plugins", "search", "game"),
+}
+TARGETS_MS = {"--help": 80, "plugins list": 200, "plugins search": 200}
 HEAVY = ("torch", "transformers", "numpy", "pydantic")
 PROGRAM = f"""
 import sys

@@ -94,7 +94,7 @@ NOT_RUN = {
     "rllm tinker serve --model": "listens until it is stopped; plugins/rllm_tinker_server/tests/command start it",
     "TINKER_BASE_URL=": "a program of yours",
     "rllm export runs/rllm-training/guess-1 --to adapter": "of a LoRA run of the backend `tinker`; rllm_tinker/tests",
-    "rllm train guess --estimator my_estimator": "a new package; plugins/rllm_plugin_kit/tests/scaffold trains with it",
+    "rllm train guess --estimator my_estimator": "a new package; tests/e2e/test_scaffold.py trains with it",
     "python train.py": "a Hydra script: tests/e2e/test_python_in_the_guides.py",
 }
 PLACES = {

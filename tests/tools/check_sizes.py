@@ -18,7 +18,7 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (11_242, 11),
+    "rllm": (11_261, 11),
     "rllm_core": (6_464, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),
@@ -34,9 +34,9 @@ LIMITS = {
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_725, 8),
     "plugins/rllm_view": (2_420, 11),
-    "rllm/src/rllm/builtin": (8_215, 13),
+    "rllm/src/rllm/builtin": (8_237, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
-    "rllm/src/rllm/builtin/plugin_packages": (515, 14),
+    "rllm/src/rllm/builtin/plugin_packages": (543, 13),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),
     "plugins/rllm_vllm": (768, 12),

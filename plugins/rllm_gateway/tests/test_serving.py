@@ -156,6 +156,12 @@ def test_sessions_are_listed(stored: list[str]) -> None:
     assert printed("sessions", *stored, "--run", "r") == listed
 
 
+def test_sessions_are_listed_as_json(stored: list[str]) -> None:
+    listed = {each["id"]: each for each in json.loads(printed("sessions", *stored, "--json"))}
+    assert (listed["task:0"]["run"], listed["task:0"]["calls"], listed["task:0"]["ending"]) == ("r", 2, "closed")
+    assert listed["other:0"]["ending"] is None
+
+
 @pytest.mark.parametrize(
     ("command", "code", "values"),
     [

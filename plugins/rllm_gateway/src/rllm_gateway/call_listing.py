@@ -51,6 +51,19 @@ def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
         yield f"{row.id}  run {row.run}  {format_count(summary.calls, 'call')}  {reason}  {when}{validation_mark}"
 
 
+def describe_session(summary: SessionSummary) -> dict[str, Any]:
+    """Return a session as JSON. `opened` is in seconds since 1970, and `ending` is None for an open session."""
+    row = summary.session
+    return {
+        "id": row.id,
+        "run": row.run,
+        "calls": summary.calls,
+        "ending": None if summary.end is None else summary.end.ending,
+        "opened": row.opened,
+        "metadata": row.metadata,
+    }
+
+
 def call_lines(stored: StoredSession) -> Iterator[str]:
     """Yield the conversation of a session. Each call shows only the messages after the call that it continues."""
     numbers = {row.id: number for number, row in enumerate(stored.calls)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def serve(**options: Any) -> int:
 @gateway.command()
 @STORE_OPTION
 @RUN_OPTION
-def sessions(store: str | None, run: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def sessions(store: str | None, run: str | None, as_json: bool) -> None:
     """List sessions with id, run, number of calls, how they ended, and time.
 
     \b
@@ -77,13 +79,16 @@ def sessions(store: str | None, run: str | None) -> None:
       rllm gateway sessions --store runs/rllm-training/guess-1
       rllm gateway sessions --run rllm-training/guess-1
     """
-    from rllm_gateway.call_listing import session_lines, sessions_of
+    from rllm_gateway.call_listing import describe_session, session_lines, sessions_of
     from rllm_gateway.calls import CallReader
 
     with CallReader.open(named_store(store, run)) as reader:
         found = sessions_of(reader, run)
-        for line in session_lines(found):
-            click.echo(line)
+    if as_json:
+        click.echo(json.dumps([describe_session(each) for each in found], indent=2))
+        return
+    for line in session_lines(found):
+        click.echo(line)
     if not found:
         click.echo("The store has no session.", err=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,10 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
 @config.command()
 @click.argument("key")
 @config_options(*PLANNING_FLAGS)
-def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def explain(
+    key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], as_json: bool, **flags: Any
+) -> None:
     """Explain KEY: its meaning, type and default, its value and origin, and the plugins that use it.
 
     For a section, list its keys. Add the arguments of `rllm train` to see the value in that run.
@@ -80,6 +84,7 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
       rllm config explain rllm.rollout.n
       rllm config explain rllm.algorithm.eps_clip guess --loss reinforce
       rllm config explain rllm.algorithm
+      rllm config explain rllm.rollout.n guess --json
     """
     from rllm.cli import plan_and_registry, print_table
     from rllm.inspection.explain import Explanation, explain_key
@@ -87,10 +92,16 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
     plan, registry = plan_and_registry(read_request(words, model, files, flags))
     found = explain_key(key, plan, registry)
     if not isinstance(found, Explanation):
-        print_table(("key", "type", "default", "meaning"), [tuple(option) for option in found])
+        if as_json:
+            click.echo(json.dumps([option._asdict() for option in found], indent=2))
+        else:
+            print_table(("key", "type", "default", "meaning"), [tuple(option) for option in found])
         return
     flag = _find_flag(found.about.name, plan.backend.plugin.model_key)
     facts = found.facts | ({"flag": flag} if flag else {})
+    if as_json:
+        click.echo(json.dumps(found.about._asdict() | facts, indent=2))
+        return
     click.echo(f"{found.about.name}: {found.about.description}\n")
     print_table((), list(facts.items()))
 
@@ -129,8 +140,6 @@ def schema(as_json: bool, backend: str) -> None:
       rllm config schema --json > rllm.schema.json
       and in the first line of a file:  # yaml-language-server: $schema=rllm.schema.json
     """
-    import json
-
     from rllm.cli import print_table
     from rllm.inspection.describe import editor_schema, list_options
     from rllm_core.plugins.registry import Registry

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -23,8 +25,9 @@ from rllm_core.plugins.specs import KINDS
 
 @click.command()
 @click.option("--gpu", is_flag=True, help="Also check this machine's GPUs and the backends' requirements for them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
-def doctor(debug: bool | None, gpu: bool) -> int:
+def doctor(debug: bool | None, gpu: bool, as_json: bool) -> int:
     """Check every installed plugin and command, and print a remedy for each problem.
 
     This loads all plugins, so it takes a few seconds. The exit code is 1 if a plugin cannot be used.
@@ -34,12 +37,16 @@ def doctor(debug: bool | None, gpu: bool) -> int:
       rllm plugins doctor
       rllm plugins doctor --gpu            (on a machine with GPUs, before the first run)
       rllm plugins doctor --debug          (with the traceback of each broken plugin)
+      rllm plugins doctor --json | jq -r '.[] | select(.severity == "error") | .remedy'
     """
     registry = Registry.load()
     commands = commands_in(registry.discovery)
     of_packages = examine_packages(registry.discovery)
     of_gpus = examine_gpus(registry) if gpu else []
     findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return int(any(finding.severity == "error" for finding in findings))
     for finding in findings:
         click.echo(finding.printed(debug=bool(debug)))
     errors = sum(finding.severity == "error" for finding in findings)

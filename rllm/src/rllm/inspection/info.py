@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from rllm_core.contracts.backend import DerivedKey, SharedKey
+from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.plugin import GIVES_FACT, Plugin
 
 LONGEST_LINE = 80
@@ -18,7 +20,8 @@ LONGEST_LINE = 80
 @click.command()
 @click.argument("kind")
 @click.argument("name")
-def info(kind: str, name: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def info(kind: str, name: str, as_json: bool) -> None:
     """Show one plugin: what it does, where it comes from, and its options.
 
     `rllm plugins list` shows KIND and NAME. If two packages have the same NAME, write DISTRIBUTION/NAME.
@@ -28,6 +31,7 @@ def info(kind: str, name: str) -> None:
       rllm plugins info estimator grpo
       rllm plugins info backend local
       rllm plugins info estimator rllm-core/grpo
+      rllm plugins info estimator grpo --json
     \b
     Options are set where the plugin is chosen:
       rllm.algorithm.adv_estimator={name: grpo, norm_adv_by_std_in_grpo: false}
@@ -38,6 +42,9 @@ def info(kind: str, name: str) -> None:
 
     entry = Registry.load().get(kind, name)
     plugin = entry.plugin
+    if as_json:
+        click.echo(json.dumps(describe_plugin(entry), indent=2))
+        return
     click.echo(f"{entry.kind} {entry.name}: {plugin.summary}")
     if plugin.deprecated:
         click.echo(f"DEPRECATED: {plugin.deprecated}")
@@ -54,6 +61,23 @@ def info(kind: str, name: str) -> None:
     for name, rows in lists.items():
         click.echo(f"\n{name.capitalize()}:")
         print_table(HEADINGS.get(name, ()), rows)
+
+
+def describe_plugin(entry: Registered[Any]) -> dict[str, Any]:
+    """Return the facts and options of a plugin as JSON."""
+    from rllm.inspection.describe import list_options
+
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "qualified_name": entry.qualified_name,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "summary": entry.plugin.summary,
+        "deprecated": entry.plugin.deprecated,
+        "facts": list_facts(entry.plugin),
+        "options": [option._asdict() for option in list_options(entry.plugin.params)],
+    }
 
 
 Rows = list[tuple[str, ...]]

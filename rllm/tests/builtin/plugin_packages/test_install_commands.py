@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,7 +87,16 @@ def test_dry_run_installs_nothing(plugins: Run) -> None:
 
     assert ["rllm-median", "-", "0.1"] in _cells(planned.stdout)
     assert ["added", "estimator", "median", "rllm-median"] in _cells(planned.stdout), "from the keywords"
+    assert "nothing was changed" in planned.stderr
     assert "median" not in plugins("list", "estimator").stdout.split()
+
+
+def test_changes_as_json_have_versions_and_names(plugins: Run) -> None:
+    changes = json.loads(plugins("install", "rllm-median==0.1", "--dry-run", "--json").stdout)
+
+    assert changes["packages"] == [{"package": "rllm-median", "before": "", "after": "0.1"}]
+    plugin = {"change": "added", "kind": "estimator", "name": "median", "package": "rllm-median"}
+    assert changes["plugins"] == [plugin]
 
 
 def test_package_for_other_core_is_rejected(plugins: Run) -> None:

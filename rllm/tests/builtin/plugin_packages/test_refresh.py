@@ -115,6 +115,14 @@ def test_directory_of_wheels_is_an_index(cache: Path, wheels: Path, capsys) -> N
     assert f"2 of 3 packages have the keyword rllm-plugin. Stored in {cache}.\n" in printed
 
 
+def test_refreshed_entries_are_printed_as_json(cache: Path, wheels: Path, capsys) -> None:
+    main(["plugins", "refresh", str(wheels), "rllm_median", "--json"])
+
+    assert {name: entry["version"] for name, entry in json.loads(capsys.readouterr().out).items()} == {
+        "rllm-median": "0.10"
+    }
+
+
 @pytest.mark.parametrize("make_pages", [make_json_pages, make_html_pages])
 def test_every_form_of_an_index_is_read(cache: Path, wheels: Path, make_pages: Callable[[Path], Pages]) -> None:
     with _serving(make_pages(wheels)) as address:

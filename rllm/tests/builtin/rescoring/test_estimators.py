@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ def test_command_prints_a_table_and_writes_nothing(keep: Keep, run: Path, capsys
     assert lines[2].split() == ["agent", "reinforce", "0", "of", "2", "0.562", "50.0%", "12.5%", "+0.701"]
     assert lines[-2].split()[-4:] == ["task:2/agent", "0.500", "-1.732", "+0.500"]
     assert _digests(run) == before
+
+
+def test_json_has_advantages_of_all_trajectories(keep: Keep, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(0, {"task": [0, 0, 0, 1]})
+    assert main(["rescore", str(run), "--estimator", "reinforce", "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)
+    assert group["rewards"] == [0, 0, 0, 1]
+    assert [each["estimator"] for each in group["advantages"]] == ["grpo", "reinforce"]
+    assert group["advantages"][1]["values"] == [0, 0, 0, 1]
 
 
 def _digests(run: Path) -> dict[str, str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rllm.builtin.plugin_packages.installer import PackageChange
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
+UNCHANGED = "Dry run: nothing was changed."
+JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 
 
 class Name(NamedTuple):
@@ -30,6 +32,7 @@ class Name(NamedTuple):
 def _install_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that choose packages. They are pip's and uv's."""
     for option in (
+        JSON,
         DRY_RUN,
         click.option("--no-index", is_flag=True, help="Read no index, only --find-links."),
         click.option("--find-links", multiple=True, metavar="DIRECTORY", help="Directory or page with wheels."),
@@ -43,7 +46,12 @@ def _install_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @_install_options
 def install(
-    names: tuple[str, ...], index_url: str | None, find_links: tuple[str, ...], no_index: bool, dry_run: bool
+    names: tuple[str, ...],
+    index_url: str | None,
+    find_links: tuple[str, ...],
+    no_index: bool,
+    dry_run: bool,
+    is_json: bool,
 ) -> int:
     """Install packages with plugins into the running environment.
 
@@ -53,17 +61,22 @@ def install(
     \b
     Examples:
       rllm plugins install rllm-median
-      rllm plugins install rllm-median --dry-run
+      rllm plugins install rllm-median --dry-run --json
       rllm plugins install my-estimator --no-index --find-links ./wheels
     """
-    return _install(names, _source(index_url, find_links, no_index), dry_run=dry_run)
+    return _install(names, _source(index_url, find_links, no_index), dry_run=dry_run, is_json=is_json)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @_install_options
 def upgrade(
-    names: tuple[str, ...], index_url: str | None, find_links: tuple[str, ...], no_index: bool, dry_run: bool
+    names: tuple[str, ...],
+    index_url: str | None,
+    find_links: tuple[str, ...],
+    no_index: bool,
+    dry_run: bool,
+    is_json: bool,
 ) -> int:
     """Upgrade packages with plugins to their newest versions that fit the installed version of rllm.
 
@@ -78,13 +91,15 @@ def upgrade(
     if missing := [name for name in names if requirement_name(name) not in versions]:
         hint = f"Install it: rllm plugins install {' '.join(missing)}"
         raise ConfigError("plugin-not-installed", f"{missing[0]} is not installed.", hint)
-    return _install(names, ["--upgrade", *_source(index_url, find_links, no_index)], dry_run=dry_run)
+    options = ["--upgrade", *_source(index_url, find_links, no_index)]
+    return _install(names, options, dry_run=dry_run, is_json=is_json)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @DRY_RUN
-def uninstall(names: tuple[str, ...], dry_run: bool) -> None:
+@JSON
+def uninstall(names: tuple[str, ...], dry_run: bool, is_json: bool) -> None:
     """Uninstall packages with plugins. Packages that other installed packages require are rejected.
 
     \b
@@ -99,8 +114,9 @@ def uninstall(names: tuple[str, ...], dry_run: bool) -> None:
     before = list_names(packages)
     if not dry_run:
         find_installer().uninstall([*packages])
-    _print_changes({name: (versions[name], "") for name in packages}, dry_run=dry_run)
-    _print_names(before, [])
+    _print_changes({name: (versions[name], "") for name in packages}, before, [], is_json=is_json)
+    if dry_run:
+        click.echo(UNCHANGED, err=True)
 
 
 def list_names(distributions: Collection[str]) -> list[Name]:
@@ -121,28 +137,26 @@ def _source(index_url: str | None, find_links: Sequence[str], no_index: bool) ->
     return [*words, *([f"--index-url={index_url}"] if index_url else []), *(["--no-index"] if no_index else [])]
 
 
-def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bool) -> int:
+def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bool, is_json: bool) -> int:
     """Install packages and print the changes. Return the exit code, which is 1 if no plugin of them can be used."""
     from rllm.builtin.plugin_packages.installer import find_installer, list_versions
 
     installer, versions = find_installer(), list_versions()
     planned = installer.resolve(requirements, options)
-    if not planned:
-        click.echo("Nothing to change: these packages are installed.")
-        return 0
     changes = {each.distribution: (versions.get(each.distribution, ""), each.version) for each in planned}
-    before = list_names(changes)
-    if dry_run:
-        _print_changes(changes, dry_run=True)
-        _print_names(before, list(_list_announced_names(planned)))
-        return 0
-    installer.install(requirements, options)
-    after = list_names(changes)
-    _print_changes(changes, dry_run=False)
-    _print_names(before, after)
-    if not after:
+    before = list_names(changes) if changes else []
+    if planned and not dry_run:
+        installer.install(requirements, options)
+        after = list_names(changes)
+    else:
+        after = list(_list_announced_names(planned))
+    _print_changes(changes, before, after, is_json=is_json)
+    if planned and dry_run:
+        click.echo(UNCHANGED, err=True)
+    is_unusable = bool(planned) and not dry_run and not after
+    if is_unusable:
         click.echo("No plugin of these packages can be used. `rllm plugins doctor` shows the reason.", err=True)
-    return int(not after)
+    return int(is_unusable)
 
 
 def _list_announced_names(planned: Sequence[PackageChange]) -> Iterator[Name]:
@@ -191,21 +205,29 @@ def _list_requiring(name: str) -> set[str]:
     }
 
 
-def _print_changes(changes: Mapping[str, tuple[str, str]], *, dry_run: bool) -> None:
-    from rllm.cli.tables import print_table
-
-    rows = [(name, old or "-", new or "-") for name, (old, new) in sorted(changes.items())]
-    print_table(("package", "before", "after (dry run)" if dry_run else "after"), rows)
-
-
-def _print_names(before: Collection[Name], after: Collection[Name]) -> None:
+def _print_changes(
+    versions: Mapping[str, tuple[str, str]], before: Collection[Name], after: Collection[Name], *, is_json: bool
+) -> None:
+    """Print versions and names before and after. An empty version means that the package is not installed."""
     from rllm.cli.tables import print_table
 
     names = [*before, *(name for name in after if name not in before)]
-    rows = [(_describe_change(name in before, name in after), *name) for name in names]
-    if rows:
+    plugins = [(_describe_change(name in before, name in after), *name) for name in names]
+    packages = [(name, old, new) for name, (old, new) in sorted(versions.items())]
+    if is_json:
+        result = {
+            "packages": [dict(zip(("package", "before", "after"), each, strict=True)) for each in packages],
+            "plugins": [dict(zip(("change", "kind", "name", "package"), each, strict=True)) for each in plugins],
+        }
+        click.echo(json.dumps(result, indent=2))
+        return
+    if not packages:
+        click.echo("Nothing to change: these packages are installed.")
+        return
+    print_table(("package", "before", "after"), [(name, old or "-", new or "-") for name, old, new in packages])
+    if plugins:
         click.echo()
-        print_table(("plugin is", "kind", "name", "package"), rows, bold=2)
+        print_table(("plugin is", "kind", "name", "package"), plugins, bold=2)
 
 
 def _describe_change(was: bool, is_now: bool) -> str:

@@ -26,7 +26,8 @@ _SOURCES = ("repository", "source", "source code", "code", "homepage")
 @click.command()
 @click.argument("index")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-def refresh(index: str, names: tuple[str, ...]) -> None:
+@click.option("--json", "is_json", is_flag=True, help="Print the new entries of the index as JSON.")
+def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
     """Read packages with the keyword rllm-plugin from INDEX, for `rllm plugins search`.
 
     INDEX is an address as for `pip install --index-url`, or a directory with wheels. With NAME, only these packages are
@@ -53,6 +54,9 @@ def refresh(index: str, names: tuple[str, ...]) -> None:
     entries = dict(read_refreshed_packages()) | found if names else found
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps({name: entry._asdict() for name, entry in entries.items()}, indent=1) + "\n")
+    if is_json:
+        click.echo(json.dumps({name: entry._asdict() for name, entry in found.items()}, indent=2))
+        return
     rows = [(name, entry.version, format_offers(entry)) for name, entry in sorted(found.items())]
     print_table(("package", "version", "offers"), rows)
     unlisted = [name for name, entry in found.items() if not entry.offers]

@@ -18,7 +18,8 @@ import click
     help="Estimator. May be repeated. The first estimator is the reference.",
 )
 @click.option("--grouping", metavar="NAME", help="Trajectory grouping, instead of the run's.")
-def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None) -> None:
+@click.option("--json", "is_json", is_flag=True, help="Print the advantages of all trajectories as JSON.")
+def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None, is_json: bool) -> None:
     """Show the advantages of stored EPISODES with other estimators.
 
     EPISODES is a run directory, its episodes/ directory, or one file. Nothing is generated, trained or written. With
@@ -31,12 +32,17 @@ def rescore(episodes: Path, estimators: tuple[str, ...], grouping: str | None) -
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
     """
     import asyncio
+    import json
 
     from rllm.builtin.rescoring.estimators import rescore
-    from rllm.builtin.rescoring.report import print_report
+    from rllm.builtin.rescoring.report import as_json, print_report
 
     names = [_choice("estimator", name) for name in estimators]
-    print_report(asyncio.run(rescore(episodes.expanduser(), names, grouping and _choice("grouping", grouping))))
+    result = asyncio.run(rescore(episodes.expanduser(), names, grouping and _choice("grouping", grouping)))
+    if is_json:
+        click.echo(json.dumps(as_json(result), indent=1))
+    else:
+        print_report(result)
 
 
 def _choice(kind: str, written: str) -> Any:

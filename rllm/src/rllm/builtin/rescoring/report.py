@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 import numpy as np
@@ -27,6 +28,24 @@ def print_report(result: RescoredGroups) -> None:
             if rows:
                 click.echo(f"\nRole {role}, {names[1]} instead of {names[0]}:")
                 print_table(("largest differences: group", "trajectory", "reward", *names), rows)
+
+
+def as_json(result: RescoredGroups) -> list[dict[str, Any]]:
+    """Return each group with the advantages of its trajectories under each estimator."""
+    return [
+        {
+            "step": group.step,
+            "group": group.group_id,
+            "role": group.role,
+            "trajectories": group.trajectories,
+            "rewards": group.rewards.tolist(),
+            "advantages": [
+                {"estimator": label(estimators.get(group.role)), "values": values.tolist()}
+                for estimators, values in zip(result.estimators, group.advantages, strict=True)
+            ],
+        }
+        for group in result.groups
+    ]
 
 
 def _rows(role: str, result: RescoredGroups, groups: Sequence[ScoredGroup]) -> Iterator[tuple[str, ...]]:
