@@ -19,7 +19,7 @@ NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
     "rllm": (11_261, 11),
-    "rllm_core": (6_464, 13),
+    "rllm_core": (6_465, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),
     "plugins/rllm_backend_kit": (1_545, 11),
@@ -36,7 +36,7 @@ LIMITS = {
     "plugins/rllm_view": (2_420, 11),
     "rllm/src/rllm/builtin": (8_237, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
-    "rllm/src/rllm/builtin/plugin_packages": (543, 13),
+    "rllm/src/rllm/builtin/plugin_packages": (553, 13),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),
     "plugins/rllm_vllm": (768, 12),

@@ -17,7 +17,7 @@ from rllm_core.plugins.registry import Registry
 ENTRY = {"summary": "Medians.", "extras": {}, "on_gpus": [], "without_gpu": "", "repository": ""}
 INDEX = {
     "rllm-median": {**ENTRY, "version": "0.2", "offers": {"estimator": {"median": "", "midrange": ""}}},
-    "rllm-other": {**ENTRY, "version": "1.0", "offers": {"estimator": {"median": ""}}},
+    "rllm-other": {**ENTRY, "version": "1.0", "offers": {"estimator": {"median": ""}}, "options": "--index-url x"},
     "rllm-estimators": {**ENTRY, "version": "9.0", "offers": {"estimator": {"impostor": ""}}},
 }
 
@@ -43,7 +43,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_name_of_published_package_has_install_command(cache: Path, name: str, package: str) -> None:
-    command = f"rllm plugins install {package.partition(' ')[0]}"
+    index = " --index-url x" if name.startswith("rllm-other") else ""
+    command = f"rllm plugins install {package.partition(' ')[0]}{index}"
     with expect_error(PluginError, "plugin-not-installed", package, command):
         Registry.load(allow=[]).get("estimator", name)
 

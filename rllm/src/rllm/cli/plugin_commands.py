@@ -71,11 +71,11 @@ class PluginCommands(NamedTuple):
                 raise PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
         if home := find_home_package(COMMAND, name):
             raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}.", f"pip install {home}")
-        for package, version in find_published_packages(COMMAND, name).items():
+        for package, entry in find_published_packages(COMMAND, name).items():
             raise PluginError(
                 "plugin-not-installed",
-                f"Command {name!r} is in {package} {version}.",
-                f"rllm plugins install {package}",
+                f"Command {name!r} is in {package} {entry.version}.",
+                entry.install_command(package),
             )
         return None
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from expecting import check_printed
 from small_wheels import write_estimator_wheel, write_wheel
 
+from rllm.builtin.plugin_packages.refresh import list_entries
 from rllm.cli.main import main
 from rllm_core.plugins.discovery import read_published_packages, read_refreshed_packages
 
@@ -97,19 +99,20 @@ def _serving(pages: Pages) -> Iterator[str]:
             thread.join()
 
 
-def _check_index() -> None:
+def _check_index(options: str) -> None:
     read_refreshed_packages.cache_clear()
     found = read_published_packages()
     assert set(found) == {"rllm-median", "rllm-games"}
     assert found["rllm-median"].version == "0.10"
     assert found["rllm-median"].offers == {"estimator": {"median": "A plugin for tests."}}
     assert found["rllm-games"].repository == "https://example.org/source"
+    assert {entry.options for entry in found.values()} == {options}
 
 
 def test_directory_of_wheels_is_an_index(cache: Path, wheels: Path, capsys) -> None:
     assert main(["plugins", "refresh", str(wheels)]) == 0
 
-    _check_index()
+    _check_index(f"--find-links {wheels}")
     printed = capsys.readouterr().out
     assert "Without keywords such as rllm-estimator:NAME: rllm-games.\n" in printed
     assert f"2 of 3 packages have the keyword rllm-plugin. Stored in {cache}.\n" in printed
@@ -126,9 +129,9 @@ def test_refreshed_entries_are_printed_as_json(cache: Path, wheels: Path, capsys
 @pytest.mark.parametrize("make_pages", [make_json_pages, make_html_pages])
 def test_every_form_of_an_index_is_read(cache: Path, wheels: Path, make_pages: Callable[[Path], Pages]) -> None:
     with _serving(make_pages(wheels)) as address:
-        assert main(["plugins", "refresh", f"{address}/"]) == 0
+        assert main(["plugins", "refresh", address.replace("//", "//me:secret@")]) == 0
 
-    _check_index()
+    _check_index(f"--index-url {address}")
 
 
 def test_named_packages_are_added_to_earlier_ones(cache: Path, wheels: Path) -> None:
@@ -137,7 +140,7 @@ def test_named_packages_are_added_to_earlier_ones(cache: Path, wheels: Path) -> 
         read_refreshed_packages.cache_clear()
         main(["plugins", "refresh", address, "rllm_games"])
 
-    _check_index()
+    _check_index(f"--index-url {address}")
 
 
 def test_unreadable_package_hides_no_other(cache: Path, wheels: Path, capsys) -> None:
@@ -147,7 +150,17 @@ def test_unreadable_package_hides_no_other(cache: Path, wheels: Path, capsys) ->
         assert main(["plugins", "refresh", address]) == 0
 
     assert "/simple/rllm-unrelated/ cannot be read: its server answers 404" in capsys.readouterr().err
-    _check_index()
+    _check_index(f"--index-url {address}")
+
+
+@pytest.mark.parametrize("field", ["Name: x; curl", "Version: 1; curl", "Name: ", "Name: a\x1b[2J"])
+def test_invalid_name_or_version_is_ignored(field: str) -> None:
+    name, value = field.split(": ")
+    package = Message()
+    for key, text in ({"Name": "rllm-odd", "Version": "1.0", "Keywords": "rllm-plugin"} | {name: value}).items():
+        package[key] = text
+
+    assert list(list_entries([package])) == []
 
 
 def test_unreadable_index_is_an_error_without_password(cache: Path, capsys) -> None:

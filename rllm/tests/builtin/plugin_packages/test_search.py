@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import check_printed
 
 from rllm.cli.main import main
 from rllm_core.plugins.discovery import read_index
@@ -17,11 +18,9 @@ ENTRY = {"summary": "Medians.", "extras": {}, "on_gpus": [], "without_gpu": ""}
 @pytest.fixture(autouse=True)
 def refreshed_index(cache: Path) -> None:
     cache.parent.mkdir(parents=True)
-    median = {
-        "offers": {"estimator": {"median": "The \x1b[2Jmedian."}},
-        "version": "0.2",
-        "repository": "https://x.org",
-    }
+    offers = {"estimator": {"median": "The \x1b[2Jmedian."}, "command": {"midrange": "Shows it."}}
+    place = {"repository": "https://x.org", "options": "--find-links /wheels"}
+    median = {"offers": offers, "version": "0.2", **place}
     cache.write_text(json.dumps({"rllm-median": ENTRY | median, "rllm-silent": ENTRY | {"offers": {}, "version": "3"}}))
 
 
@@ -41,7 +40,11 @@ def test_search_without_words_lists_the_whole_index(capsys) -> None:
         for name in entry.offers[kind]
     }
     listed = {(each["distribution"], each["kind"], each["name"]) for each in found}
-    assert listed - ours == {("rllm-median", "estimator", "median"), ("rllm-silent", "package", "rllm-silent")}
+    assert listed - ours == {
+        ("rllm-median", "estimator", "median"),
+        ("rllm-median", "command", "midrange"),
+        ("rllm-silent", "package", "rllm-silent"),
+    }
     assert ours <= listed
 
 
@@ -57,6 +60,7 @@ def test_every_word_must_occur(capsys) -> None:
             "version": "0.2",
             "installed": None,
             "repository": "https://x.org",
+            "install": "rllm plugins install rllm-median --find-links /wheels",
         }
     ]
 
@@ -66,7 +70,7 @@ def test_table_marks_packages_that_are_not_installed(capsys) -> None:
     printed = capsys.readouterr().out
 
     assert "rllm-median 0.2 (not installed)\n" in printed
-    assert printed.endswith("rllm plugins install rllm-median\n")
+    assert printed.endswith("rllm plugins install rllm-median --find-links /wheels\n")
 
 
 def test_installed_package_has_its_version(capsys) -> None:
@@ -74,6 +78,14 @@ def test_installed_package_has_its_version(capsys) -> None:
 
     assert found["installed"]
     assert found["version"] is None
+    assert found["install"] is None
+
+
+def test_unknown_command_names_its_package(capsys) -> None:
+    assert main(["midrange"]) == 2
+
+    install = "rllm plugins install rllm-median --find-links /wheels"
+    check_printed(capsys.readouterr().err, "plugin-not-installed", "'midrange'", "rllm-median 0.2", install)
 
 
 def test_search_without_result_names_the_next_command(capsys) -> None:

@@ -235,6 +235,12 @@ class IndexEntry(NamedTuple):
     """The version with these names. Empty for the packages of this repository."""
     repository: str = ""
     """The address of its source. Empty for the packages of this repository, or if it is unknown."""
+    options: str = ""
+    """Options of ``rllm plugins install`` for the index that has the package. Empty for the default index."""
+
+    def install_command(self, name: str, verb: str = "install") -> str:
+        """Return the command that installs or upgrades the package `name`."""
+        return f"rllm plugins {verb} {name} {self.options}".rstrip()
 
 
 @cache
@@ -284,11 +290,9 @@ def find_home_package(kind: str, name: str) -> str | None:
     return next((home for home, entry in read_index().items() if name in entry.offers.get(kind, ())), None)
 
 
-def find_published_packages(kind: str, name: str) -> dict[str, str]:
-    """Return the packages of other authors that offer `name`, with their versions."""
-    return {
-        home: entry.version for home, entry in read_published_packages().items() if name in entry.offers.get(kind, ())
-    }
+def find_published_packages(kind: str, name: str) -> dict[str, IndexEntry]:
+    """Return the packages of other authors that offer `name`."""
+    return {home: entry for home, entry in read_published_packages().items() if name in entry.offers.get(kind, ())}
 
 
 def indexed_summaries(kind: str) -> dict[str, str]:

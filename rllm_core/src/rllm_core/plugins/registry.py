@@ -228,8 +228,8 @@ class Registry:
             return PluginError("plugin-not-installed", f"{kind} {bare!r} is in {home}: pip install {home}", known)
         if home in published:
             is_older = home in {normalize(candidate.distribution) for candidate in self.discovery.candidates}
-            command = f"rllm plugins {'upgrade' if is_older else 'install'} {home}"
-            place = f"{home} {published[home]}"
+            command = published[home].install_command(home, "upgrade" if is_older else "install")
+            place = f"{home} {published[home].version}"
             return PluginError("plugin-not-installed", f"{kind} {bare!r} is in {place}: {command}", known)
         nearest = did_you_mean(bare, [*(entry.name for entry in offered), *indexed_summaries(kind)])
         suspects = ", ".join(plugin.name for plugin in self.broken)

@@ -123,12 +123,16 @@ class _Index:
             raise _unreadable(url, str(error) or type(error).__name__) from error
 
 
+def without_password(address: str) -> str:
+    """Return an address without its user name and password, for display and storage."""
+    return re.sub(r"//[^/@]*@", "//", address)
+
+
 def _unreadable(url: str, reason: str) -> RllmError:
-    """Return the error for a file of an index. Its message has no password of the address."""
-    address = re.sub(r"//[^/@]*@", "//", url)
+    """Return the error for a file of an index."""
     return RllmError(
         "index-not-readable",
-        f"{address} cannot be read: {reason}.",
+        f"{without_password(url)} cannot be read: {reason}.",
         "Give the address as for `pip install --index-url`, or a directory with wheels.",
     )
 

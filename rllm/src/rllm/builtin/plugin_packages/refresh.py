@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rllm_core.plugins.discovery import IndexEntry
 
 KEYWORD = "rllm-plugin"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_VERSION = re.compile(r"[0-9][0-9a-z.!+-]*")
 _OFFER = re.compile(r"rllm-([a-z]+):([a-z][a-z0-9_ -]*)")
 _SOURCES = ("repository", "source", "source code", "code", "homepage")
 """Labels of addresses in a package's metadata, in the order of preference."""
@@ -41,15 +43,19 @@ def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
       rllm plugins refresh ./wheels
     """
     import json
+    import shlex
 
-    from rllm.builtin.plugin_packages.index_reader import read_directory, read_index
+    from rllm.builtin.plugin_packages.index_reader import read_directory, read_index, without_password
     from rllm.cli.tables import print_table
     from rllm_core.files import write_atomically
     from rllm_core.plugins.discovery import read_refreshed_packages, refreshed_index_path
 
     directory = Path(index).expanduser()
-    packages = read_directory(directory, names) if directory.is_dir() else read_index(index, names)
-    found = dict(list_entries(packages))
+    if directory.is_dir():
+        packages, options = read_directory(directory, names), f"--find-links {shlex.quote(str(directory.absolute()))}"
+    else:
+        packages, options = read_index(index, names), f"--index-url {shlex.quote(without_password(index))}"
+    found = {name: entry._replace(options=options) for name, entry in list_entries(packages)}
     file = Path(refreshed_index_path())
     entries = dict(read_refreshed_packages()) | found if names else found
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,18 +72,21 @@ def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
 
 
 def list_entries(packages: Iterable[Message]) -> Iterator[tuple[str, IndexEntry]]:
-    """Yield the name and the index entry of each package with the keyword ``rllm-plugin``."""
+    """Yield the name and the index entry of each package with the keyword ``rllm-plugin``.
+
+    A name or version that is not valid is ignored, because users copy commands that contain it.
+    """
     from rllm_core.plugins.discovery import IndexEntry, normalize
 
     for metadata in packages:
         keywords = [keyword.strip() for keyword in metadata.get("Keywords", "").split(",")]
-        if KEYWORD in keywords:
+        name, version = normalize(metadata.get("Name", "")), metadata.get("Version", "")
+        if KEYWORD in keywords and _NAME.fullmatch(name) and _VERSION.fullmatch(version):
             summary = metadata.get("Summary", "")
             offers: dict[str, dict[str, str]] = {}
-            for kind, name in read_offers(keywords):
-                offers.setdefault(kind, {})[name] = summary
-            entry = IndexEntry(summary, offers, {}, (), "", (), metadata.get("Version", ""), _find_repository(metadata))
-            yield normalize(metadata.get("Name", "")), entry
+            for kind, plugin in read_offers(keywords):
+                offers.setdefault(kind, {})[plugin] = summary
+            yield name, IndexEntry(summary, offers, {}, (), "", (), version, _find_repository(metadata))
 
 
 def read_offers(keywords: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,8 @@ class Offer(NamedTuple):
     installed: str | None
     """The installed version of the package. None if it is not installed."""
     repository: str | None
+    install: str | None
+    """The command that installs the package. None if it is installed."""
 
 
 @click.command()
@@ -51,9 +53,9 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
         return
     rows = [(offer.kind, offer.name, offer.summary, _describe_package(offer)) for offer in found]
     print_table(("kind", "name", "what it does", "package"), rows, bold=1)
-    missing = [offer.distribution for offer in found if offer.installed is None]
-    if missing:
-        click.echo(f"\nInstall a package: rllm plugins install {missing[0]}")
+    commands = [offer.install for offer in found if offer.install]
+    if commands:
+        click.echo(f"\nInstall a package: {commands[0]}")
     elif not found:
         click.echo("`rllm plugins refresh INDEX` reads more packages from an index.", err=True)
 
@@ -81,8 +83,10 @@ def _offers(entries: Mapping[str, IndexEntry], installed: Mapping[str, str]) -> 
         for kind, summaries in offers.items():
             for name, summary in summaries.items():
                 text = harmless(one_line(summary))
-                versions = entry.version or None, installed.get(distribution)
-                yield Offer(kind, name, text, distribution, *versions, entry.repository or None)
+                version = installed.get(distribution)
+                command = entry.install_command(distribution) if version is None else None
+                place = entry.repository or None
+                yield Offer(kind, name, text, distribution, entry.version or None, version, place, command)
 
 
 def _describe_package(offer: Offer) -> str:
