@@ -19,15 +19,15 @@ NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
     "rllm": (11_261, 11),
-    "rllm_core": (6_465, 13),
+    "rllm_core": (6_476, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),
-    "plugins/rllm_backend_kit": (1_545, 11),
+    "plugins/rllm_backend_kit": (1_561, 11),
     "plugins/rllm_data": (680, 11),
     "plugins/rllm_envs": (3_360, 15),
     "plugins/rllm_estimators": (1_360, 11),
     "plugins/rllm_gateway": (6_360, 8),
-    "plugins/rllm_local": (4_531, 11),
+    "plugins/rllm_local": (4_652, 11),
     "plugins/rllm_plugin_kit": (4_730, 9),
     "plugins/rllm_record": (2_658, 10),
     "plugins/rllm_renderers": (400, 16),

@@ -32,7 +32,7 @@ from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
 
 one_order_of_sums = pytest.mark.skipif(
-    not torch.backends.mkl.is_available() or not os.environ["MKL_CBWR"].endswith("STRICT"),
+    not torch.backends.mkl.is_available() or not os.environ.get("MKL_CBWR", "").endswith("STRICT"),
     reason="MKL has one order of sums only in its strict mode",
 )
 

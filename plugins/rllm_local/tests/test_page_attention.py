@@ -1,12 +1,14 @@
-"""Attention over pages equals attention of each conversation over its own keys, with and without the block kernel."""
+"""Attention over pages equals attention of each conversation over its own keys, on a CPU and on other devices."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pretend_device
 import pytest
 import torch
 from close import assert_close
@@ -16,22 +18,21 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local import forward, page_attention
+from rllm_local import page_attention
 from rllm_local.engine import LocalEngine
-from rllm_local.exact_attention import FEWEST_ROWS, attend_to_blocks, block_masks, whole_blocks
+from rllm_local.exact_attention import (
+    FEWEST_ROWS,
+    attend_to_blocks,
+    block_masks,
+    use_torch_attention,
+    whole_blocks,
+)
 from rllm_local.kv_cache import PageLayer
-from rllm_local.page_attention import DecodeLayout, PromptLayout
+from rllm_local.page_attention import DecodeLayout
 from rllm_local.pages import page_count, page_places
+from rllm_local.torch_attention import GatheredPages
 
 SIZE, VALUE_SIZE = 16, 12
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention of devices that are no CPU."""
-    for module in (page_attention, forward):
-        monkeypatch.setattr(module, "has_block_kernel", lambda device: False)
 
 
 def _conversations(shape: list[tuple[int, int]]) -> list[list[int]]:
@@ -79,7 +80,7 @@ def test_decoding_has_the_bits_of_attention_in_blocks(
     layer, pages = _layer(heads[1], VALUE_SIZE), _conversations(shape)
     query = torch.randn(len(shape), heads[0], 1, SIZE, generator=torch.Generator().manual_seed(2))
     positions = np.array([length - 1 for length, _ in shape])
-    layout = DecodeLayout(pages, positions, window, torch.float32, CPU)
+    layout = DecodeLayout(pages, positions, window, torch.float32)
     found = layout.attend(query, _carry(layer), query, 0.3)
     for row, (length, _) in enumerate(shape):
         key, value = _of_row(layer, pages[row], length)
@@ -94,15 +95,13 @@ def test_decoding_has_the_bits_of_attention_in_blocks(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", [None, 1, 70])
 @pytest.mark.parametrize("n_query", [1, 4])
-def test_other_devices_compute_the_same_attention(
-    n_query: int, window: int | None, dtype: torch.dtype, without_kernel: None
-) -> None:
+def test_gathered_pages_give_the_same_attention(n_query: int, window: int | None, dtype: torch.dtype) -> None:
     shape = [(200, 3), (190, 3), (150, 2), (33, 0), (4, 0), (64, 1)]
     layer, pages = _layer(2, VALUE_SIZE, dtype), _conversations(shape)
     query = torch.randn(len(shape), 4, n_query, SIZE, generator=torch.Generator().manual_seed(2)).to(dtype)
     positions = np.array([np.arange(length - n_query, length) for length, _ in shape])
-    make: Any = DecodeLayout if n_query == 1 else PromptLayout
-    layout = make(pages, positions[:, 0] if n_query == 1 else positions, window, dtype, CPU)
+    table = torch.tensor([[*each, *[0] * (6 - len(each))] for each in pages])
+    layout = GatheredPages(table, torch.from_numpy(positions), window, dtype)
     found = layout.attend(query, _carry(layer), query, 0.3)
     assert found.dtype == dtype
     for row, (length, _) in enumerate(shape):
@@ -117,13 +116,15 @@ def test_other_devices_compute_the_same_attention(
 
 
 @pytest.mark.parametrize("name", ["grouped_model", "qwen_model"])
-def test_engine_samples_equal_tokens_without_kernel(
-    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], without_kernel: None
+def test_engine_samples_equal_tokens_on_a_device(
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
 ) -> None:
     model = request.getfixturevalue(name)
     prompts = [np.random.default_rng(length).integers(6, 70, length).tolist() for length in (150, 150, 3, 40)]
     params = [SamplingParams(max_tokens=12, seed=seed) for seed in range(4)]
-    engine = make_engine(model)
+    on_device = copy.deepcopy(model).to(pretend_device.register())
+    use_torch_attention(on_device)
+    engine = make_engine(on_device)
 
     async def scenario() -> list[Any]:
         calls = zip(prompts, params, "abcd", strict=True)
@@ -139,7 +140,7 @@ def test_adjacent_pages_are_read_without_a_copy() -> None:
     parts = page_attention._split(np.concatenate((adjacent, far)), chosen)
     numbers = [np.concatenate((adjacent, far))[part] for part in parts]
     assert [part.tolist() for part in numbers] == [adjacent.tolist(), far.tolist()]
-    read = [page_attention._adjacent_or_each(part, CPU) for part in numbers]
+    read = [page_attention._adjacent_or_each(part) for part in numbers]
     assert read[0] == slice(5, 15)
     assert isinstance(read[1], Tensor)
     assert read[1].tolist() == far.tolist()

@@ -21,7 +21,15 @@ from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, failures_as
-from rllm_core.updates.losses import MAX_LOG_RATIO, check_token_losses, importance_ratio, log_ratio, summable
+from rllm_core.updates.losses import (
+    MAX_LOG_RATIO,
+    check_finite_losses,
+    check_loss_gradient,
+    check_loss_shape,
+    importance_ratio,
+    log_ratio,
+    summable,
+)
 
 LEAST_MEAN = 1e-8
 """A smaller mean of rollout weights does not divide them, as in verl."""
@@ -42,26 +50,44 @@ class RowRoles(Protocol):
 class RoleLosses:
     """Sends each role's tokens through that role's loss, which is loaded when it is first needed."""
 
-    def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+    def __call__(self, rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         """(n_sampled,) loss of each token.
 
         Raises:
             LossError: a loss returned something else than one finite number per token.
         """
-        if len(batch.roles) == 1:
-            return self._apply(batch.roles[0], inputs, plan)
+        losses = self.compute(rows, inputs, plan)
+        self.check_finite(losses, rows, inputs, plan)
+        return losses
+
+    def compute(self, rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+        """Return the same without a check that the numbers are finite, for which the program would wait for a GPU."""
+        if len(rows.roles) == 1:
+            return self._apply(rows.roles[0], inputs, plan)
         losses = torch.zeros_like(inputs.logprobs)
-        for role, chosen in places_by_role(batch, inputs):
+        for role, chosen in places_by_role(rows, inputs):
             losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
         return losses
+
+    def check_finite(self, losses: Tensor, rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> None:
+        """Raise LossError, with the loss and its role, if the result of `compute` is not finite."""
+        if torch.isfinite(losses).all():
+            return
+        for role, chosen in places_by_role(rows, inputs):
+            check_finite_losses(losses[chosen], inputs.at(chosen), _loss_name(role, plan))
 
     def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
         choice = plan.losses[role]
         function = choice.registered.load()
-        who = f"loss {choice.plugin.name!r} for role {role!r}"
-        with failures_as(LossError, who):
+        with failures_as(LossError, _loss_name(role, plan)):
             losses = function(inputs, choice.params)
-        return check_token_losses(losses, inputs, who)
+        checked = check_loss_shape(losses, inputs, _loss_name(role, plan))
+        check_loss_gradient(checked, inputs, _loss_name(role, plan))
+        return checked
+
+
+def _loss_name(role: str, plan: UpdatePlan) -> str:
+    return f"loss {plan.losses[role].plugin.name!r} for role {role!r}"
 
 
 def places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:

@@ -17,9 +17,11 @@ from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
 from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, carry, let_layers_read_layouts
 from rllm_local.kv_cache import Copy, PageCache
-from rllm_local.page_attention import DecodeLayout, PromptLayout, has_block_kernel
+from rllm_local.page_attention import DecodeLayout, PromptLayout
 from rllm_local.pages import page_count, page_places, page_start
 from rllm_local.sampling import Draws, draw
+from rllm_local.torch_attention import GatheredPages
+from rllm_local.transfer import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +112,9 @@ def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> T
     lengths = np.array([len(row.fresh) for row in rows])
     cached = np.array([row.cached for row in rows])
     longest = width = int(lengths.max())
-    in_blocks = has_block_kernel(device)
-    few = in_blocks and len(rows) < FEWEST_ROWS
-    if in_blocks and (width > 1 or few):
+    is_exact = device.type == "cpu"
+    few = is_exact and len(rows) < FEWEST_ROWS
+    if is_exact and (width > 1 or few):
         width += -width % FEWEST_ROWS
     ids = np.zeros((len(rows), width), np.int64)
     for index, row in enumerate(rows):
@@ -121,18 +123,22 @@ def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> T
     real = column >= 0
     # Padding also sees position 0, because a query without visible keys gives NaN.
     positions = np.where(real, cached[:, None] + column, 0)
-    _prepare(cache, rows, positions, real, device)
-    pages = [row.pages for row in rows]
+    pages, table = [row.pages for row in rows], _page_table(rows)
+    writes = _places(rows, table, positions, real)
+    inputs = to_device(device, ids, positions, writes, *(() if is_exact else (table,)))
+    _prepare(cache, rows, int(table.max()), inputs[2])
 
     def layout(window: int | None) -> Layout:
+        if not is_exact:
+            return GatheredPages(inputs[3], inputs[1], window, dtype)
         if longest == 1:
-            return DecodeLayout(pages, cached, window, dtype, device)
-        return PromptLayout(pages, positions, window, dtype, device)
+            return DecodeLayout(pages, cached, window, dtype)
+        return PromptLayout(pages, positions, window, dtype)
 
     output = model(
-        input_ids=torch.from_numpy(ids).to(device),
+        input_ids=inputs[0],
         attention_mask=carry(model.config.get_text_config(), layout),
-        position_ids=torch.from_numpy(positions).to(device),
+        position_ids=inputs[1],
         **{cache_argument(model): cache},
         use_cache=True,
         logits_to_keep=max(n, FEWEST_ROWS) if few else n,
@@ -141,10 +147,25 @@ def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> T
     return logits
 
 
-def _prepare(
-    cache: PageCache, rows: Sequence[Row], positions: NDArray[np.int64], real: NDArray[np.bool_], device: torch.device
-) -> None:
-    """Prepare the pages of the rows, and the places of the new tokens, (n_row, n_query)."""
+def _page_table(rows: Sequence[Row]) -> NDArray[np.int64]:
+    """Return the numbers of each row's pages, (n_row, n_page). 0 after a row's last page."""
+    width = max(len(row.pages) for row in rows)
+    return np.array([[*row.pages, *[0] * (width - len(row.pages))] for row in rows])
+
+
+def _places(
+    rows: Sequence[Row], table: NDArray[np.int64], positions: NDArray[np.int64], real: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the places of the new tokens' keys and values in the pages, (n_row * n_query,)."""
+    index, place = page_places(positions)
+    places = np.take_along_axis(table, index, axis=1) * BLOCK + place
+    stored = np.array([row.stored for row in rows])
+    places[~real | (positions < stored[:, None])] = 0
+    return places.reshape(-1)
+
+
+def _prepare(cache: PageCache, rows: Sequence[Row], highest: int, writes: Tensor) -> None:
+    """Prepare the pages of the rows. `highest` and `writes` are arguments of `PageCache.prepare`."""
     copies, clear = [], []
     for row in rows:
         known = max(row.cached, row.stored)
@@ -153,10 +174,4 @@ def _prepare(
             copies.append(Copy(row.source, row.pages[last]))
         if page_start(len(row.pages) - 1) >= known:
             clear.append(row.pages[-1])
-    width = max(len(row.pages) for row in rows)
-    numbers = np.array([[*row.pages, *[0] * (width - len(row.pages))] for row in rows])
-    index, place = page_places(positions)
-    flat = np.take_along_axis(numbers, index, axis=1) * BLOCK + place
-    stored = np.array([row.stored for row in rows])
-    flat[~real | (positions < stored[:, None])] = 0
-    cache.prepare(int(numbers.max()), copies, clear, torch.from_numpy(flat.reshape(-1)).to(device))
+    cache.prepare(highest, copies, clear, writes)

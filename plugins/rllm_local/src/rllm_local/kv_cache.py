@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
 from rllm_local.exact_attention import BLOCK
+from rllm_local.transfer import to_device
 
 GROWTH = 1.5
 """Factor by which the number of pages grows."""
@@ -106,9 +108,11 @@ class PageCache(Cache):  # type: ignore[misc]
             self.pages = min(max(highest + 1, int(GROWTH * self.pages)), self._limit + 1)
             for layer in self.layers:
                 layer.grow(self.pages)
-        sources, targets = ([getattr(copy, name) for copy in copies] for name in Copy._fields)
-        numbers = [torch.tensor(each, dtype=torch.int64, device=writes.device) for each in (sources, targets, clear)]
         for layer in self.layers:
             layer.writes = writes
-            if layer.is_initialized and (copies or clear):
-                layer.prepare(*numbers)
+        if copies or clear:
+            pairs = np.array(copies, np.int64).reshape(-1, 2)
+            numbers = to_device(writes.device, pairs[:, 0], pairs[:, 1], np.array(clear, np.int64))
+            for layer in self.layers:
+                if layer.is_initialized:
+                    layer.prepare(*numbers)

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from rllm_local import vocabulary
 from rllm_local.exact_attention import FEWEST_ROWS
 from rllm_local.prefix_trees import MicroBatch
+from rllm_local.transfer import to_device
 from rllm_local.tree_attention import carry_trees
 from rllm_local.vocabulary import ChunkedOutputs, Distribution, chunked_outputs
 
@@ -35,9 +38,9 @@ class TokenOutputs:
     entries: Tensor
     """Entry of each sampled token, (n_sampled,) int64."""
 
-    def at(self, chosen: Tensor) -> TokenOutputs:
-        """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
-        return replace(self, entries=self.entries[chosen])
+    def at(self, chosen: NDArray[np.int64]) -> TokenOutputs:
+        """Return the outputs of the sampled tokens `chosen`, (n,) indices."""
+        return replace(self, entries=self.entries[to_device(self.entries.device, chosen)[0]])
 
     @property
     def vocabulary(self) -> int:

@@ -65,14 +65,14 @@ def find_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             "no-gpu",
             f"model.device={name!r}, but torch finds no CUDA device.",
             "Set model.device=auto or model.device=cpu.",
         )
     try:
+        device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
@@ -132,6 +132,8 @@ def _move(model: Any, settings: ModelSection) -> None:
     """Move a model to its device. Only a CPU has exact attention."""
     model.to(find_device(settings.device))
     if model.device.type != "cpu":
+        # Devices that packages add to torch copy tied weights separately.
+        model.tie_weights()
         use_torch_attention(model)
 
 
@@ -428,7 +430,7 @@ def _row(page: int, cached: int, fresh: list[int]) -> Row:
 
 
 def _logits(model: Any, ids: list[list[int]], **options: Any) -> Tensor:
-    logits: Tensor = model(input_ids=torch.tensor(ids, device=model.device), use_cache=False, **options).logits
+    logits: Tensor = model(input_ids=torch.tensor(ids).to(model.device), use_cache=False, **options).logits
     return logits
 
 

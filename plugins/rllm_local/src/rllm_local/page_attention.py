@@ -1,8 +1,8 @@
-"""Attention of new tokens over the pages of their conversations.
+"""Exact attention of new tokens over the pages of their conversations, on a CPU.
 
 When each conversation has one new token, a page is read once for all conversations that share it: their queries are
 one matrix (Hydragen, Juravsky et al. 2024, arXiv:2402.05099). The pages' results are then added for each conversation.
-On a CPU, `exact_attention.attend_to_blocks` adds them in the same way and order, so the bits are equal.
+`exact_attention.attend_to_blocks` adds them in the same way and order, so the bits are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, attend_to_blocks, block_masks
 from rllm_local.kv_cache import layer_of
@@ -28,11 +28,6 @@ WORTH_READING = 8
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def has_block_kernel(device: torch.device) -> bool:
-    """Return True if attention over pages has the kernel and the bits of `exact_attention`."""
-    return device.type == "cpu"
-
-
 class PromptLayout(Layout):
     """Layout of several new tokens of each conversation. Each conversation reads its pages separately."""
 
@@ -42,22 +37,20 @@ class PromptLayout(Layout):
         positions: NDArray[np.int64],
         window: int | None,
         dtype: torch.dtype,
-        device: torch.device,
     ) -> None:
         """Create the layout of a pass.
 
         Args:
             pages: numbers of the pages of each conversation, in order.
-            positions: (n_row, n_query) positions of the queries. `FEWEST_ROWS` divides ``n_query`` on a CPU.
+            positions: (n_row, n_query) positions of the queries. `FEWEST_ROWS` divides ``n_query``.
             window: number of positions that a query sees, counted back from its own. None for all earlier ones.
             dtype: the queries' dtype.
-            device: the queries' device.
         """
         count = max(map(len, pages))
         numbers = np.zeros((len(pages), count), np.int64)
         for row, each in enumerate(pages):
             numbers[row, : len(each)] = each
-        self._read = _adjacent_or_each(numbers.reshape(-1), device)
+        self._read = _adjacent_or_each(numbers.reshape(-1))
         self._shape = (len(pages), count * BLOCK)
         # Only half of each of the first two pages is used.
         self._masks = tuple(
@@ -71,19 +64,9 @@ class PromptLayout(Layout):
             _read(store, self._read).reshape(*self._shape, *store.shape[2:]).transpose(1, 2)
             for store in (layer.keys, layer.values)
         )
-        if not has_block_kernel(query.device):
-            return self._attend_to_all(query, keys, values, scale)
         size = values.shape[-1]
         values = pad(values, (0, query.shape[-1] - size))
         return attend_to_blocks(query, keys, values, self._masks, scale)[0][..., :size]
-
-    def _attend_to_all(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        mask = query.new_full((query.shape[0], 1, query.shape[2], key.shape[2]), -math.inf)
-        for each in self._masks:
-            mask[:, :, each.first :, each.keys] = each.mask.to(mask.device)
-        shared = query.shape[1] // key.shape[1]
-        key, value = (each.repeat_interleave(shared, dim=1) for each in (key, value))
-        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +101,6 @@ class DecodeLayout(Layout):
         positions: NDArray[np.int64],
         window: int | None,
         dtype: torch.dtype,
-        device: torch.device,
     ) -> None:
         """Create the layout of a pass. The arguments equal `PromptLayout`'s, but `positions` is (n_row,)."""
         counts = np.array([len(each) for each in pages])
@@ -137,11 +119,11 @@ class DecodeLayout(Layout):
         self._starts = np.where(index < 2, index * HALF, (index - 1) * BLOCK)
         self._numbers, self._inverse, self._sharers = np.unique(numbers, return_inverse=True, return_counts=True)
         self._positions, self._window = positions[self._order], window
-        self._dtype, self._device = dtype, device
+        self._dtype = dtype
         self._n_at = np.bincount(self._rank).tolist()
         self._plans: dict[int, _Plan] = {}
         same = (self._order[1:] > self._order[:-1]).all()
-        self._back = None if same else torch.from_numpy(np.argsort(self._order)).to(device)
+        self._back = None if same else torch.from_numpy(np.argsort(self._order))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         layer = layer_of(key)
@@ -151,19 +133,17 @@ class DecodeLayout(Layout):
         plan = self._plans.get(shared) or self._plans.setdefault(shared, self._plan(shared))
         # The query heads that share a key head become queries of one attention.
         queries = query[:, :, -1].reshape(n_row, key_heads, shared, size).transpose(0, 1).index_select(1, plan.readers)
-        in_blocks = has_block_kernel(query.device)
         outputs, totals = [], []
         for part in plan.parts:
             of_part = queries[:, part.readers].reshape(key_heads, part.count, -1, size).transpose(0, 1)
             keys, values = (
                 _read(store, part.pages)[:, : part.positions].transpose(1, 2) for store in (layer.keys, layer.values)
             )
-            attend_to_part = _attend_in_blocks if in_blocks else _attend
-            output, total = attend_to_part(of_part, keys, values, part.mask, scale)
+            output, total = _attend_in_blocks(of_part, keys, values, part.mask, scale)
             outputs.append(output.transpose(1, 2).reshape(-1, shared, key_heads, value_size))
             totals.append(total.transpose(1, 2).reshape(-1, shared, key_heads))
         output, total = (torch.cat(each).index_select(0, plan.results) for each in (outputs, totals))
-        merged = (_merge_in_order if in_blocks else self._merge)(output.to(total.dtype), total, self._n_at)
+        merged = _merge_in_order(output.to(total.dtype), total, self._n_at)
         if self._back is not None:
             merged = merged.index_select(0, self._back)
         merged = merged.transpose(1, 2).reshape(n_row, heads, 1, value_size).to(query.dtype)
@@ -191,18 +171,14 @@ class DecodeLayout(Layout):
                 rows = np.zeros((len(pages), kind[0]), np.int64)
                 rows[page, column] = self._rows[entries]
                 results[entries] = total + page * kind[0] + column
-                read = _adjacent_or_each(self._numbers[pages], self._device)
+                read = _adjacent_or_each(self._numbers[pages])
                 seen_by = rows[:, :1] if self._sharers[pages].max() == 1 else rows.repeat(shared, axis=1)
                 mask = self._mask(first[pages], seen_by, kind[1])
                 parts.append(_Part(read, kind[1], len(pages), slice(total, total + rows.size), mask))
                 readers.append(self._order[rows.reshape(-1)])
                 total += rows.size
         order = np.lexsort((self._rows, self._rank))
-        return _Plan(
-            torch.from_numpy(np.concatenate(readers)).to(self._device),
-            parts,
-            torch.from_numpy(results[order]).to(self._device),
-        )
+        return _Plan(torch.from_numpy(np.concatenate(readers)), parts, torch.from_numpy(results[order]))
 
     def _mask(self, first: NDArray[np.int64], rows: NDArray[np.int64], size: int) -> Tensor:
         """Return `_Part.mask`. `first` are the pages' first positions, and `rows` the conversations of each query."""
@@ -214,16 +190,7 @@ class DecodeLayout(Layout):
             hidden = hidden[:1, :1]
         mask = torch.zeros((len(hidden), 1, *hidden.shape[1:]), dtype=self._dtype)
         mask.masked_fill_(torch.from_numpy(hidden)[:, None], torch.finfo(self._dtype).min)
-        return mask.to(self._device)
-
-    def _merge(self, outputs: Tensor, totals: Tensor, n_at: Sequence[int]) -> Tensor:
-        """Return the same as `_merge_in_order`, in a few calls."""
-        places = np.full((len(n_at), n_at[0]), len(totals))
-        for rank, (start, count) in enumerate(zip(np.cumsum([0, *n_at]), n_at, strict=False)):
-            places[rank, :count] = np.arange(start, start + count)
-        of_page = torch.from_numpy(places).to(totals.device)
-        weights = torch.cat((totals, totals.new_full((1, *totals.shape[1:]), -math.inf)))[of_page].softmax(dim=0)
-        return (torch.cat((outputs, outputs.new_zeros((1, *outputs.shape[1:]))))[of_page] * weights[..., None]).sum(0)
+        return mask
 
 
 def _merge_in_order(outputs: Tensor, totals: Tensor, n_at: Sequence[int]) -> Tensor:
@@ -262,13 +229,6 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, s
     return output[..., :size], total
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return the same as `_attend_in_blocks`, on any device."""
-    scores = (query.float() @ key.float().transpose(2, 3)) * scale + mask
-    total = scores.logsumexp(dim=-1)
-    return (scores - total[..., None]).exp() @ value.float(), total
-
-
 def _split(numbers: NDArray[np.int64], chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Split the chosen indices of pages, sorted by number, into those that are adjacent and the others."""
     ends = [*((np.diff(numbers[chosen]) > 1).nonzero()[0] + 1).tolist(), len(chosen)]
@@ -278,12 +238,12 @@ def _split(numbers: NDArray[np.int64], chosen: NDArray[np.int64]) -> list[NDArra
     return [*long_runs, np.concatenate(others)] if others else long_runs
 
 
-def _adjacent_or_each(numbers: NDArray[np.int64], device: torch.device) -> slice | Tensor:
+def _adjacent_or_each(numbers: NDArray[np.int64]) -> slice | Tensor:
     """Return the pages as a slice, which is read without a copy, or as a tensor of numbers."""
     first = int(numbers[0])
     if (numbers == np.arange(first, first + len(numbers))).all():
         return slice(first, first + len(numbers))
-    return torch.from_numpy(numbers).to(device)
+    return torch.from_numpy(numbers)
 
 
 def _read(store: Tensor, pages: slice | Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch
 from rllm_local.exact_attention import FEWEST_ROWS
+from rllm_local.transfer import to_device
 from rllm_local.tree_attention import RowEnds, group_row_ends
 
 WORTH_SHARING = 16
@@ -116,18 +117,14 @@ class MicroBatch:
     row_ids: Tensor
     """Each sampled token's row, (n_sampled,) int64."""
 
-    def at(self, chosen: Tensor) -> MicroBatch:
-        """Return the same sequence with only the sampled tokens for which `chosen`, (n_sampled,) bool, is true."""
-        return replace(
-            self,
-            entries=self.entries[chosen],
-            source=self.source[chosen.cpu().numpy()],
-            row_ids=self.row_ids[chosen],
-        )
+    def at(self, chosen: NDArray[np.int64]) -> MicroBatch:
+        """Return the same sequence with only the sampled tokens `chosen`, (n,) indices."""
+        (indices,) = to_device(self.entries.device, chosen)
+        return replace(self, entries=self.entries[indices], source=self.source[chosen], row_ids=self.row_ids[indices])
 
     def column(self, values: NDArray[np.float32]) -> Tensor:
         """Return the sampled tokens' entries, (n_sampled,), in a column of the TokenBatch, (n_token,)."""
-        return torch.from_numpy(values[self.source]).to(self.entries.device)
+        return to_device(self.entries.device, values[self.source])[0]
 
 
 def sampled_places(batch: TokenBatch) -> NDArray[np.int64]:
@@ -159,15 +156,19 @@ def _micro_batch(batch: TokenBatch, tree: PrefixTree, device: torch.device) -> M
     # No token predicts the first token of a row.
     following = np.where(columns < lengths, source + 1, 0)
     sampled = (columns < lengths) & batch.loss_mask[following]
-    targets = batch.tokens[following[sampled]].astype(np.int64)
-    pairs, entries = np.unique(paths[sampled] << 32 | targets, return_inverse=True)
+    pairs = paths[sampled] << 32 | batch.tokens[following[sampled]].astype(np.int64)
+    pairs, entries = np.unique(pairs, return_inverse=True)
+    source = following[sampled]
+    row_ids = np.broadcast_to(tree.rows[:, None], sampled.shape)[sampled]
+    arrays = (ids, positions, pairs >> 32, pairs & 0xFFFFFFFF, entries, row_ids)
+    input_ids, position_ids, places, targets, entry_ids, rows = to_device(device, *arrays)
     return MicroBatch(
-        input_ids=torch.from_numpy(ids).to(device),
-        position_ids=torch.from_numpy(positions).to(device),
+        input_ids=input_ids,
+        position_ids=position_ids,
         row_ends=group_row_ends(paths, tree.shared, tree.lengths),
-        places=torch.from_numpy(pairs >> 32).to(device),
-        following=torch.from_numpy(pairs & 0xFFFFFFFF).to(device),
-        entries=torch.from_numpy(entries).to(device),
-        source=following[sampled],
-        row_ids=torch.from_numpy(np.broadcast_to(tree.rows[:, None], sampled.shape)[sampled]).to(device),
+        places=places,
+        following=targets,
+        entries=entry_ids,
+        source=source,
+        row_ids=rows,
     )

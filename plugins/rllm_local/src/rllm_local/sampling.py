@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.contracts.engine import SamplingParams
+from rllm_local.transfer import to_device
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """The increment of SplitMix64 between two numbers of a stream."""
@@ -47,36 +48,38 @@ def draw(
     """
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
-    scale = torch.from_numpy(np.where(greedy, np.float32(1), temperatures)).to(logits.device)
+    scale, uniform, is_greedy = to_device(
+        logits.device,
+        np.where(greedy, np.float32(1), temperatures),
+        uniforms([params.seed for params in sampling], positions),
+        greedy,
+    )
     scores = logits.float() if (temperatures == 1).all() else logits.float() / scale[:, None]
     logprobs = torch.log_softmax(scores, dim=-1)
     probabilities = logprobs.exp().double()
     masks = {row: mask for row, mask in enumerate(allowed) if mask is not None}
     if masks:
         # Rows without a grammar keep the same bits with any other rows in the pass.
-        rows = torch.tensor(list(masks), device=logits.device)
-        constrained = _apply_grammars(scores[rows], list(masks.values()))
+        rows, allows = to_device(logits.device, np.array(list(masks)), np.stack(list(masks.values())))
+        constrained = scores[rows].masked_fill(~allows, -math.inf)
         scores = scores.index_copy(0, rows, constrained)
         # Normalize over the allowed tokens only, because their share of the whole distribution can round to 0.
         probabilities = probabilities.index_copy(0, rows, torch.softmax(constrained, dim=-1).double())
     probabilities = truncate(probabilities, scores, sampling)
-    uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum_(dim=-1)
     # The first token whose cumulative probability exceeds the draw. Its probability is never 0.
     tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
     if greedy.any():
-        tokens = torch.where(torch.from_numpy(greedy).to(logits.device), scores.argmax(dim=-1), tokens)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0].cpu().numpy()
+        tokens = torch.where(is_greedy, scores.argmax(dim=-1), tokens)
+    # Tokens and log-probs return in one copy.
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    drawn, drawn_logprobs = torch.stack((tokens.int(), chosen.view(torch.int32))).cpu().numpy()
+    draws = Draws(drawn.astype(np.int64), drawn_logprobs.view(np.float32))
     if most := max(params.top_logprobs for params in sampling):
         top = logprobs.topk(min(most, logprobs.shape[-1]))
-        return Draws(tokens.cpu().numpy(), chosen, top.indices.cpu().numpy(), top.values.cpu().numpy())
-    return Draws(tokens.cpu().numpy(), chosen)
-
-
-def _apply_grammars(scores: Tensor, allowed: Sequence[NDArray[np.bool_]]) -> Tensor:
-    """Return the scores, (n_row, n_vocabulary), with -inf for each token that the row's grammar does not allow."""
-    return scores.masked_fill(torch.from_numpy(~np.stack(allowed)).to(scores.device), -math.inf)
+        return replace(draws, top_ids=top.indices.cpu().numpy(), top_logprobs=top.values.cpu().numpy())
+    return draws
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
@@ -114,19 +117,20 @@ def truncate(probabilities: Tensor, scores: Tensor, sampling: Sequence[SamplingP
         return probabilities
     if len(cut) < len(sampling):
         # Rows without top-k and top-p need not be sorted.
-        rows = torch.tensor(cut, device=scores.device)
+        (rows,) = to_device(scores.device, np.array(cut))
         those = truncate(probabilities[rows], scores[rows], [sampling[row] for row in cut])
         return probabilities.index_copy(0, rows, those)
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
-    size, device = scores.shape[-1], scores.device
+    size = scores.shape[-1]
     top_k = [min(params.top_k, size) if params.top_k > 0 else size for params in sampling]
     # Rounded sums can exceed 1, but a top-p of 1 must keep every token.
     top_p = [params.top_p if params.top_p < 1 else math.inf for params in sampling]
-    smallest = ordered.gather(1, torch.tensor(top_k, device=device)[:, None] - 1)
+    counts, shares = to_device(scores.device, np.array(top_k), np.array(top_p))
+    smallest = ordered.gather(1, counts[:, None] - 1)
     mass = probabilities.gather(1, order).masked_fill(ordered < smallest, 0.0)
     # A token is kept if the sum of the likelier tokens is below top-p. The likeliest token is always kept.
     before = mass.cumsum(dim=-1) - mass
-    limit = torch.tensor(top_p, dtype=torch.float64, device=device)[:, None] * mass.sum(dim=-1, keepdim=True)
+    limit = shares[:, None] * mass.sum(dim=-1, keepdim=True)
     keep = before < limit
     keep[:, 0] = True
     return torch.zeros_like(probabilities).scatter(1, order, mass * keep)

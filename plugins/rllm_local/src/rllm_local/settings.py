@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 DEVICE = r"auto|(cpu|cuda|mps|xpu)(:\d+)?"
-"""Pattern for the names of torch devices. The model loader checks whether the device exists."""
+"""Pattern for the names of torch's devices. The model loader checks whether the device exists."""
+TORCH_BACKENDS = "torch.backends"
+"""Group of the entry points with which packages add devices to torch."""
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -25,7 +28,7 @@ class ModelSection(Section):
     @field_validator("device")
     @classmethod
     def _check_device(cls, name: str) -> str:
-        if re.fullmatch(DEVICE, name) is None:
+        if re.fullmatch(DEVICE, name) is None and not entry_points(group=TORCH_BACKENDS):
             raise ValueError("expected auto, cpu, cuda, cuda:1, or another device of torch")
         return name
 

@@ -162,18 +162,18 @@ def load_state(
         _load_model(directory, masters)
     else:
         _load_adapter(directory, adapter)
-    device = str(masters.model.device)
     if critic is not None:
-        critic.load_state_dict(load_file(directory / CRITIC, device=device))
-    tensors = load_file(directory / OPTIMIZER, device=device)
+        critic.load_state_dict(load_file(directory / CRITIC))
+    tensors = load_file(directory / OPTIMIZER)
     optimizer.state.clear()
     for name, parameter in _named_parameters(masters, critic):
         state = {
-            key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
+            key: tensors[f"{name}/{key}"].to(parameter.device)
+            for key in ("step", "exp_avg", "exp_avg_sq")
+            if f"{name}/{key}" in tensors
         }
         if state:
-            # torch stores the step counter on the CPU unless the optimizer is fused.
-            optimizer.state[parameter] = state | {"step": state["step"].cpu()}
+            optimizer.state[parameter] = state
 
 
 def _load_model(directory: Path, masters: MasterWeights) -> None:

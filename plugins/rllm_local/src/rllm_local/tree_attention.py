@@ -30,6 +30,8 @@ from rllm_local.exact_attention import (
     let_layers_read_layouts,
     whole_blocks,
 )
+from rllm_local.torch_attention import attend_in_groups, can_group_heads
+from rllm_local.transfer import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +121,12 @@ class _Part:
     """Tensors of the ends of rows, with their mask."""
 
     def __init__(self, row_ends: RowEnds, window: int | None, dtype: torch.dtype, device: torch.device) -> None:
-        self.queries = torch.from_numpy(row_ends.queries).to(device)
-        self.keys = torch.from_numpy(row_ends.keys).to(device)
+        self.queries, self.keys, positions = to_device(device, row_ends.queries, row_ends.keys, row_ends.positions)
         self.mask: Tensor | None = None
         """An `additive_mask`. None if the ends are whole rows, whose queries see all earlier keys."""
-        if window is None and not row_ends.positions[:, 0].any():
+        if window is None and not row_ends.positions[:, 0].any() and can_group_heads(device, dtype):
             self.keys = self.keys[:, : self.queries.shape[1]]
         else:
-            positions = torch.from_numpy(row_ends.positions).to(device)
             self.mask = additive_mask(positions, self.keys.shape[1], window, dtype)
 
 
@@ -156,15 +156,13 @@ class _Trees(Layout):
 
 def _attend_to_rows(queries: Tensor, keys: Tensor, values: Tensor, part: _Part, scale: float) -> Tensor:
     """Return the outputs of the ends of rows, (n, n_query, heads, size)."""
-    return scaled_dot_product_attention(
-        queries[part.queries].transpose(1, 2),
-        keys[part.keys].transpose(1, 2),
-        values[part.keys].transpose(1, 2),
-        attn_mask=part.mask,
-        is_causal=part.mask is None,
-        scale=scale,
-        enable_gqa=True,
-    ).transpose(1, 2)
+    query = queries[part.queries].transpose(1, 2)
+    key, value = keys[part.keys].transpose(1, 2), values[part.keys].transpose(1, 2)
+    if part.mask is None:
+        output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+    else:
+        output = attend_in_groups(query, key, value, part.mask, scale)
+    return output.transpose(1, 2)
 
 
 class ExactTrees(Layout):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses, generalized_jsd, loss_terms, token_objective, with_tail
+from rllm_backend_kit.loss import LossTerms, RoleLosses, generalized_jsd, loss_terms, token_objective, with_tail
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares, target_shares
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
@@ -30,6 +30,7 @@ from rllm_local.logprobs import Outputs, token_outputs
 from rllm_local.master_weights import MasterWeights
 from rllm_local.prefix_trees import MicroBatch, micro_batches, sampled_places
 from rllm_local.settings import TrainingSection
+from rllm_local.transfer import map_tensors, to_device, to_host
 
 
 class Updater:
@@ -68,8 +69,8 @@ class Updater:
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            # On a CPU, fused takes a third of the time of torch's default. On other devices the default is used.
-            fused=True if model.device.type == "cpu" else None,
+            # One kernel. On a CPU it takes a third of the time of torch's default.
+            fused=True,
         )
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
@@ -110,11 +111,12 @@ class Updater:
         observed = observation_shares(batch, rows)
         targeted = target_shares(batch, rows)
         predicted = batch if observed is None else replace(batch, loss_mask=batch.loss_mask | (observed > 0))
-        loss = 0.0
-        for part in micro_batches(predicted, rows, self._micro_batch_tokens, self._model.device):
-            loss += self._backward(batch, part, weights, observed, targeted, plan, means, number, trace)
-        means.add("actor/loss", loss)
-        norms = self._clipped_norms()
+        parts = micro_batches(predicted, rows, self._micro_batch_tokens, self._model.device)
+        tokens = [self._backward(batch, part, weights, observed, targeted, plan, number) for part in parts]
+        # This is the only wait for a device in an optimizer step. Checks and metrics use the copies.
+        norms, tokens = to_host((self._clipped_norms(), tokens))
+        for each in tokens:
+            self._role_losses.check_finite(each.policy_losses, batch, each.inputs, plan)
         for name, norm in norms.items():
             means.add(f"{name}/grad_norm", float(norm))
             if not torch.isfinite(norm):
@@ -125,7 +127,15 @@ class Updater:
                     "training.learning_rate.",
                     "advantages" if name == "actor" else "returns",
                 )
+        self.optimizer.step()
+        self.masters.write()
+        loss = sum(float(each.loss) for each in tokens)
+        means.add("actor/loss", loss)
+        for each in tokens:
+            _note(means, each, batch, plan, is_first_step=number == 0)
         if trace is not None:
+            for each in tokens:
+                trace.add(number, each.source, each.inputs, each.entropies, each.shares)
             trace.end_step(
                 number,
                 loss,
@@ -134,8 +144,6 @@ class Updater:
             )
             actor_norm = float(norms["actor"])
             trace.note_norm(number, actor_norm, clip_factor(actor_norm, self._settings.max_grad_norm))
-        self.optimizer.step()
-        self.masters.write()
 
     def _clipped_norms(self) -> dict[str, Tensor]:
         """Clip the gradients of actor and critic, add them, and return their norms before clipping, () each."""
@@ -154,43 +162,81 @@ class Updater:
         observed: NDArray[np.float32] | None,
         targeted: NDArray[np.float32] | None,
         plan: UpdatePlan,
-        means: Means,
         number: int,
-        trace: UpdateTrace | None,
-    ) -> float:
-        """Add a micro-batch to the gradient, and return its share of the policy's loss only."""
+    ) -> _Tokens:
+        """Add a micro-batch to the gradient, and return its tokens for checks and metrics."""
         outputs = token_outputs(self._model, part, self._temperature)
         other: Tensor | float = 0.0
+        observations = divergences = value_losses = None
         if observed is not None:
-            shares = part.column(observed)
-            other = -(outputs.logprobs * shares).sum()
-            means.add("actor/observation_loss", -outputs.logprobs.detach()[shares > 0])
-            sampled = torch.from_numpy(batch.loss_mask[part.source]).to(shares.device)
+            other = -(outputs.logprobs * part.column(observed)).sum()
+            observations = outputs.at((observed[part.source] > 0).nonzero()[0]).logprobs
+            sampled = batch.loss_mask[part.source].nonzero()[0]
             outputs, part = outputs.at(sampled), part.at(sampled)
         if targeted is not None:
             divergences = target_divergences(outputs, part, batch)
             other = other + (divergences * part.column(targeted)).sum()
-            means.add("actor/target_divergence", divergences.detach())
         seed = derive_seed(plan.seed, "loss", number)
         inputs = LossInput.from_batch(batch, part.source, outputs.logprobs, part.row_ids, seed)
         # Without an entropy bonus, the entropy is only a metric, so it needs no gradients over the vocabulary.
         with torch.set_grad_enabled(plan.entropy_coeff > 0):
             entropies = outputs.entropies()
         terms = loss_terms(inputs, plan)
-        policy_losses = self._role_losses(batch, inputs, plan)
+        policy_losses = self._role_losses.compute(batch, inputs, plan)
         shares = part.column(weights)
         loss = (token_objective(policy_losses, terms, entropies, plan) * shares).sum()
         if self._value_gradient is not None and batch.returns is not None:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
-            note_critic(means, value_losses, part.column(batch.returns))
         (loss + other).backward()  # type: ignore[no-untyped-call]
-        if trace is not None:
-            trace.add(number, part.source, inputs, entropies, shares)
-        note_policy(means, inputs, terms, entropies)
-        note_clipping(means, batch, inputs, plan)
-        if number == 0:
-            note_rollout(means, inputs)
-        return float(loss.detach())
+        tokens = _Tokens(
+            source=part.source,
+            inputs=inputs,
+            terms=terms,
+            entropies=entropies,
+            policy_losses=policy_losses,
+            shares=shares,
+            loss=loss,
+            observations=observations,
+            divergences=divergences,
+            value_losses=value_losses,
+        )
+        # Otherwise the layouts of all micro-batches would be in memory until the optimizer step.
+        return map_tensors(tokens, Tensor.detach)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Tokens:
+    """The sampled tokens of a micro-batch after its backward pass. Tensors are (n_sampled,) without a gradient."""
+
+    source: NDArray[np.int64]
+    """Places in the batch."""
+    inputs: LossInput
+    terms: LossTerms
+    entropies: Tensor
+    policy_losses: Tensor
+    shares: Tensor
+    """Weights of the tokens in the loss."""
+    loss: Tensor
+    """() the micro-batch's share of the policy's loss only."""
+    observations: Tensor | None
+    """(n,) log-probs of the observed tokens that are predicted."""
+    divergences: Tensor | None
+    value_losses: Tensor | None
+
+
+def _note(means: Means, tokens: _Tokens, batch: TokenBatch, plan: UpdatePlan, *, is_first_step: bool) -> None:
+    """Add the metrics of a micro-batch's tokens, which are on the CPU."""
+    if tokens.observations is not None:
+        means.add("actor/observation_loss", -tokens.observations)
+    if tokens.divergences is not None:
+        means.add("actor/target_divergence", tokens.divergences)
+    if tokens.value_losses is not None:
+        assert batch.returns is not None
+        note_critic(means, tokens.value_losses, torch.from_numpy(batch.returns[tokens.source]))
+    note_policy(means, tokens.inputs, tokens.terms, tokens.entropies)
+    note_clipping(means, batch, tokens.inputs, plan)
+    if is_first_step:
+        note_rollout(means, tokens.inputs)
 
 
 def target_divergences(outputs: Outputs, part: MicroBatch, batch: TokenBatch) -> Tensor:
@@ -203,14 +249,14 @@ def target_divergences(outputs: Outputs, part: MicroBatch, batch: TokenBatch) ->
     """
     assert batch.targets is not None
     places = sampled_places(batch)[part.source]
-    ids = torch.from_numpy(batch.targets.ids[places].astype(np.int64)).to(outputs.logprobs.device)
-    targets = torch.from_numpy(batch.targets.logprobs[places]).to(outputs.logprobs.device)
-    if ids.numel() and int(ids.max()) >= outputs.vocabulary:
+    target_ids = batch.targets.ids[places].astype(np.int64)
+    if target_ids.size and target_ids.max() >= outputs.vocabulary:
         raise LossError(
             "target-beyond-vocabulary",
-            f"A target distribution has token {int(ids.max())}, and the model has {outputs.vocabulary} tokens.",
+            f"A target distribution has token {target_ids.max()}, and the model has {outputs.vocabulary} tokens.",
             "Choose a teacher of the same model family, and set option k of stage topk_kl.",
         )
+    ids, targets = to_device(outputs.logprobs.device, target_ids, batch.targets.logprobs[places])
     logprobs = outputs.of_ids(ids)
     if ids.shape[1] < outputs.vocabulary:
         logprobs, targets = with_tail(logprobs), with_tail(targets)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from rllm_local.exact_attention import FEWEST_ROWS
+from rllm_local.transfer import to_device
 
 CHUNK = 1 << 24
 """Number of logits in a chunk: 64 MB in float32, or 110 tokens with a vocabulary of 152,000."""
@@ -32,9 +35,9 @@ class ChunkedOutputs:
     head: torch.nn.Linear
     temperature: float
 
-    def at(self, chosen: Tensor) -> ChunkedOutputs:
-        """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
-        return replace(self, entries=self.entries[chosen])
+    def at(self, chosen: NDArray[np.int64]) -> ChunkedOutputs:
+        """Return the outputs of the sampled tokens `chosen`, (n,) indices."""
+        return replace(self, entries=self.entries[to_device(self.entries.device, chosen)[0]])
 
     @property
     def vocabulary(self) -> int:

@@ -18,15 +18,21 @@ from rllm_local.master_weights import MasterWeights, cast_weights
 from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.update import Updater
 
+# torch has one device that is not built in, so the simulated one is not added to a GPU's.
+if not torch.cuda.is_available():
+    from pretend_device import register
+
+    register()
+
 SMALL = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
 LARGE = {"vocab_size": 32_000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 2048}
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["cpu", "pretend", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch finds no CUDA device")
+    if request.param != "cpu" and (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip(f"the device {request.param} is not available")
     return torch.device(request.param)
 
 

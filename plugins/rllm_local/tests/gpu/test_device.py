@@ -49,7 +49,7 @@ def test_samples_are_drawn_from_the_models_distribution(
     count, model = 4000, make_training_model(device).model
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(10)  # so that tokens differ in how likely they are
-        logits = model(input_ids=torch.tensor([PROMPT], device=device)).logits[0, -1].double().cpu()
+        logits = model(input_ids=torch.tensor([PROMPT]).to(device), use_cache=False).logits[0, -1].double().cpu()
     expected = (logits / temperature).softmax(-1).numpy() * count
     responses = sample(make_engine(model, max_concurrency=512), count, 1, temperature=temperature)
     found = np.bincount([int(response.token_ids[0]) for response in responses], minlength=len(expected))
@@ -63,7 +63,7 @@ def test_samples_are_drawn_from_the_models_distribution(
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+@pytest.mark.parametrize("device", ["pretend", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_those_of_the_cpu(
@@ -128,12 +128,13 @@ def test_peak_memory_is_what_the_dry_run_announces(
 
 def _peak(device: torch.device, trained: Any, work: Callable[[], Any]) -> int:
     """Most bytes that are allocated at once while it works, the model included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
+    if device.type != "cpu":
+        memory = torch.get_device_module(device)
+        memory.synchronize(device)
+        memory.reset_peak_memory_stats(device)
         work()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
+        memory.synchronize(device)
+        return int(memory.max_memory_allocated(device))
     moments = [state[name] for state in trained.updater.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     held = {each.data_ptr(): each.nbytes for each in (*trained.model.parameters(), *trained.masters, *moments)}
     spec = importlib.util.spec_from_file_location("peak_memory", Path(__file__).parents[1] / "peak_memory.py")

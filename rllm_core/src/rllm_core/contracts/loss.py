@@ -73,10 +73,14 @@ class LossInput:
             row_ids: see `from_columns`.
             seed: see the field.
         """
+        import torch
 
         def column(name: str) -> Tensor | None:
             values = getattr(batch, name)
-            return None if values is None else logprobs.new_tensor(values[source])
+            if values is None:
+                return None
+            # torch copies from pageable memory before a non-blocking copy returns. So it needs no wait.
+            return torch.from_numpy(values[source]).to(logprobs.device, non_blocking=True)
 
         return cls.from_columns(logprobs, row_ids, column, seed)
 

@@ -87,30 +87,47 @@ def surrogate_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float
 
 
 def check_token_losses(losses: object, inputs: LossInput, who: str) -> Tensor:
-    """Return the result of a policy loss after checking that it is one finite number per sampled token.
+    """Return the result of a policy loss after checking that it is one finite number per token, with a gradient.
 
     Raises:
         LossError: the result is different. For example, a mean would silently give every token the same weight.
     """
-    if not isinstance(losses, Tensor) or losses.shape != inputs.logprobs.shape:
-        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise LossError(
-            "bad-loss-result",
-            f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
-            "Return the loss of each token. rllm.algorithm.loss_agg_mode aggregates them.",
-        )
-    if not torch.isfinite(losses).all():
-        largest = float(inputs.advantages.abs().max())
-        raise LossError(
-            "loss-not-finite",
-            f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
-            "Bound ratios before exponentiating, and guard divisions. "
-            f"The largest advantage is {largest:.3g}: if it is too large, scale the rewards down.",
-        )
+    checked = check_loss_shape(losses, inputs, who)
+    check_finite_losses(checked, inputs, who)
+    check_loss_gradient(checked, inputs, who)
+    return checked
+
+
+def check_loss_shape(losses: object, inputs: LossInput, who: str) -> Tensor:
+    """Return the result of a policy loss, or raise LossError if it is not one number per sampled token."""
+    if isinstance(losses, Tensor) and losses.shape == inputs.logprobs.shape:
+        return losses
+    found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    raise LossError(
+        "bad-loss-result",
+        f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
+        "Return the loss of each token. rllm.algorithm.loss_agg_mode aggregates them.",
+    )
+
+
+def check_loss_gradient(losses: Tensor, inputs: LossInput, who: str) -> None:
+    """Raise LossError if the losses have no gradient and the log-probs have one."""
     if inputs.logprobs.requires_grad and not losses.requires_grad:
         raise LossError(
             "loss-without-gradient",
             f"{who} does not depend on the log-probs: nothing would be learnt from it.",
             "Let a gradient reach inputs.logprobs; detach the weights of a token and not the token itself.",
         )
-    return losses
+
+
+def check_finite_losses(losses: Tensor, inputs: LossInput, who: str) -> None:
+    """Raise LossError if a loss is not finite. The program waits for the device of the losses, (n_sampled,)."""
+    if torch.isfinite(losses).all():
+        return
+    largest = float(inputs.advantages.abs().max())
+    raise LossError(
+        "loss-not-finite",
+        f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
+        "Bound ratios before exponentiating, and guard divisions. "
+        f"The largest advantage is {largest:.3g}: if it is too large, scale the rewards down.",
+    )

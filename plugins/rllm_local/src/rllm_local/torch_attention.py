@@ -1,0 +1,86 @@
+"""Attention over pages with torch's own kernels, on devices for which `exact_attention` has no kernel.
+
+The pages of each conversation are gathered into rows, so that a layer needs few kernels.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from rllm_local.exact_attention import BLOCK, Layout
+from rllm_local.kv_cache import layer_of
+from rllm_local.pages import HALF
+from rllm_local.transfer import to_device
+
+NEVER = 1 << 40
+"""Position of the unused half of a page, which no query sees."""
+
+
+def can_group_heads(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True if torch has a fused kernel without a mask for query heads that share key heads."""
+    return device.type == "cpu" or dtype in (torch.float16, torch.bfloat16)
+
+
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Return torch's attention with a mask, (n, heads, n_query, size).
+
+    The query heads that share a key head become queries of that head. With grouped heads and a mask, torch has no
+    fused kernel for GPUs.
+
+    Args:
+        query: (n, heads, n_query, size).
+        key: (n, key heads, n_key, size).
+        value: like `key`.
+        mask: number that is added to each score, (n or 1, 1, n_query, n_key).
+        scale: factor of the scores.
+    """
+    n, heads, n_query, size = query.shape
+    shared = heads // key.shape[1]
+    if shared > 1 and n_query > 1:
+        mask = mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
+    queries = query.reshape(n, key.shape[1], shared * n_query, size)
+    output = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scale)
+    return output.reshape(n, heads, n_query, value.shape[-1])
+
+
+class GatheredPages(Layout):
+    """Layout of the new tokens of each conversation. Each conversation gathers all of its pages."""
+
+    def __init__(self, table: Tensor, positions: Tensor, window: int | None, dtype: torch.dtype) -> None:
+        """Create the layout of a pass.
+
+        Args:
+            table: (n_row, n_page) int64, numbers of the pages of each conversation, in order. 0 for padding.
+            positions: (n_row, n_query) int64, positions of the queries.
+            window: number of positions that a query sees, counted back from its own. None for all earlier ones.
+            dtype: the queries' dtype.
+        """
+        self._shape = table.shape
+        self._pages = table.reshape(-1)
+        keys, queries = _key_positions(table.shape[1], table.device), positions[:, None, :, None]
+        hidden = keys > queries
+        if window is not None:
+            hidden = hidden | (keys <= queries - window)
+        zeros = torch.zeros(hidden.shape, dtype=dtype, device=table.device)
+        self._mask = zeros.masked_fill_(hidden, torch.finfo(dtype).min)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        layer, (n_row, n_page) = layer_of(key), self._shape
+        keys, values = (
+            store.index_select(0, self._pages).reshape(n_row, n_page * BLOCK, *store.shape[2:]).transpose(1, 2)
+            for store in (layer.keys, layer.values)
+        )
+        return attend_in_groups(query, keys, values, self._mask, scale)
+
+
+@lru_cache(maxsize=64)
+def _key_positions(n_page: int, device: torch.device) -> Tensor:
+    """Return the position of each key in a conversation's pages, (n_page * BLOCK,) int64."""
+    index, place = np.divmod(np.arange(n_page * BLOCK), BLOCK)
+    first = np.where(place < HALF, index * HALF + place, NEVER)
+    return to_device(device, np.where(index < 2, first, (index - 1) * BLOCK + place))[0]
