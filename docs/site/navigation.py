@@ -24,6 +24,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/look-into-a-run",
             "how-to/read-metrics",
             "how-to/debug-learning",
+            "how-to/diagnose-a-run",
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",

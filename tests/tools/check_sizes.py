@@ -37,6 +37,7 @@ LIMITS = {
     "rllm/src/rllm/builtin": (8_237, 13),
     "rllm/src/rllm/builtin/code_reward": (610, 10),
     "rllm/src/rllm/builtin/plugin_packages": (553, 13),
+    "rllm/src/rllm/builtin/doctor": (1_888, 8),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),
     "plugins/rllm_vllm": (768, 12),

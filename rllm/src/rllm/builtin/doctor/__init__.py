@@ -1,0 +1,1 @@
+"""`rllm doctor`: rules that find faults of a run in its metrics and rollouts."""

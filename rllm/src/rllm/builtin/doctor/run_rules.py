@@ -1,0 +1,162 @@
+"""Rules about the whole run: whether it learns, and where its time goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rllm.builtin.doctor.rule import Evidence, Remedy, Rule, evidence_of, number, percent
+from rllm.builtin.doctor.run_data import Column, RunData, Series
+
+GENERATION = ("generate", "rollout", "gen", "update", "train", "actor")
+"""Parts of the names of stages that are expected to take most of a step."""
+
+
+def _is_solved(run: RunData) -> bool:
+    series = run.series(Column.SOLVED)
+    return bool(len(series)) and series.part(0.75, 1).median > 0.8
+
+
+def find_reward_fell(run: RunData) -> Evidence | None:
+    series = run.series(Column.REWARD)
+    width = max(3, len(series) // 8)
+    means = np.convolve(series.values, np.ones(width) / width, mode="valid")
+    best = int(np.argmax(means))
+    last, spread = float(means[-1]), float(np.ptp(means))
+    noise = float(np.std(np.diff(series.values)) / np.sqrt(2)) / np.sqrt(width)
+    rest = len(means) - best
+    if rest < max(width, 0.1 * len(series)) or spread <= 0 or means[best] - last < max(0.4 * spread, 6 * noise):
+        return None
+    fall = Series(series.steps[best:], series.values[best:])
+    return evidence_of(f"the mean reward falls from {number(float(means[best]))} to {number(last)}", fall)
+
+
+def find_no_learning(run: RunData) -> Evidence | None:
+    series = run.series(Column.REWARD)
+    change = series.compare_ends()
+    if change.z > 3 or _is_solved(run):
+        return None
+    return evidence_of(f"the mean reward is {number(change.before)} before and {number(change.after)} after", series)
+
+
+def find_plateau(run: RunData) -> Evidence | None:
+    series = run.series(Column.REWARD)
+    whole, late = series.compare_ends(), series.part(0.5, 1)
+    change = late.compare_ends(1 / 2)
+    if not whole.is_rise or _is_solved(run):
+        return None
+    # The run may improve slowly, unless the upper bound of its gain is small.
+    if change.gain + 2 * change.error > 0.2 * (change.after - series.part(0, 0.1).median):
+        return None
+    text = f"the mean reward rose to {number(change.before)}, and stays at {number(change.after)} since step "
+    return evidence_of(text + f"{late.span[0]}", late)
+
+
+def find_slow_stage(run: RunData) -> Evidence | None:
+    total = run.series(Column.STEP_SECONDS).values.sum()
+    for name, seconds in run.stages.items():
+        known = seconds[np.isfinite(seconds)]
+        if any(part in name for part in GENERATION) or not len(known):
+            continue
+        if total > 0 and known.sum() > 0.5 * total:
+            text = f"the stage {name} takes {percent(float(known.sum() / total))} of the time of all steps"
+            return Evidence(text=text, steps=(max(0, int(run.steps[0])), int(run.steps[-1])))
+    return None
+
+
+def find_slower_steps(run: RunData) -> Evidence | None:
+    series = run.series(Column.TOKENS_PER_SECOND)
+    early, late = series.part(0.1, 0.4), series.part(0.8, 1)
+    seconds = run.series(Column.STEP_SECONDS)
+    before, between, after = (seconds.part(*part).median for part in ((0.1, 0.4), (0.4, 0.7), (0.8, 1)))
+    # A busy machine slows down some steps. A leak slows down each step more than the steps before it.
+    if late.median > 0.4 * early.median or after < 2 * before or not 1.2 * before < between < after / 1.2:
+        return None
+    name, growth = _slower_stage(run)
+    if run.stages and after - growth > 1.5 * before:
+        return None
+    text = f"a step takes {number(before)} s at first and {number(after)} s at the end" + (
+        f", because of {name}" if name else ""
+    )
+    return evidence_of(f"{text}. Tokens per second fall from {number(early.median)} to {number(late.median)}", series)
+
+
+def _slower_stage(run: RunData) -> tuple[str, float]:
+    """Return the stage that becomes slower most, and its additional seconds per step."""
+    growths = {name: Series(run.steps, np.nan_to_num(seconds)) for name, seconds in run.stages.items()}
+    found = {name: each.part(0.8, 1).median - each.part(0.1, 0.4).median for name, each in growths.items()}
+    return max(found.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+FLAT = frozenset(
+    {
+        "missing_rewards", "failed_rollouts", "identical_rollouts", "single_rollouts", "unused_rollouts",
+        "tasks_too_easy", "tasks_too_hard", "stuck_tasks", "dead_groups", "truncation", "reward_follows_length",
+        "dominant_component", "not_finite", "update_too_large", "kl_explosion", "clipping", "entropy_collapse",
+        "entropy_too_high", "learning_rate_ended", "update_too_small", "reward_fell", "solved_tasks",
+        "length_without_reward", "old_tokens", "gradient_spikes", "constant_reward", "useless_critic",
+    }
+)  # fmt: skip
+"""Rules that explain a flat reward."""
+RUN_RULES = (
+    Rule(
+        name="reward_fell",
+        title="The reward has fallen after its best steps.",
+        needs=frozenset({Column.REWARD}),
+        find=find_reward_fell,
+        shows=(Column.REWARD,),
+        remedy=Remedy(
+            rllm="training.learning_rate (lower). Evaluate a checkpoint from before the fall",
+            trl="learning_rate (lower), or resume from a checkpoint before the fall",
+            verl="actor_rollout_ref.actor.optim.lr (lower), or resume from a checkpoint before the fall",
+            prime_rl="optim.lr (lower), or resume from a checkpoint before the fall",
+        ),
+        min_steps=12,
+    ),
+    Rule(
+        name="plateau",
+        title="The reward has stopped to rise, and tasks are not solved.",
+        needs=frozenset({Column.REWARD}),
+        find=find_plateau,
+        shows=(Column.REWARD, Column.SOLVED),
+        remedy=Remedy(
+            rllm="rllm.algorithm.kl_beta (lower), rllm.algorithm.entropy.coeff, rllm.rollout.n, or other tasks",
+            trl="beta (lower), num_generations, or other tasks",
+            verl="actor_rollout_ref.actor.kl_loss_coef (lower), actor_rollout_ref.rollout.n, or other tasks",
+        ),
+        unless=FLAT,
+        min_steps=60,
+    ),
+    Rule(
+        name="no_learning",
+        title="The reward does not rise.",
+        needs=frozenset({Column.REWARD}),
+        find=find_no_learning,
+        shows=(Column.REWARD,),
+        remedy=Remedy(
+            rllm="training.learning_rate (3 times higher or lower), rllm.algorithm.entropy.coeff (lower), or the "
+            "reward: see docs/how-to/debug-learning.md",
+            trl="learning_rate (3 times higher or lower), or the reward functions",
+            verl="actor_rollout_ref.actor.optim.lr (3 times higher or lower), or the reward function",
+            prime_rl="optim.lr (3 times higher or lower), or the reward",
+        ),
+        unless=FLAT,
+        min_steps=20,
+    ),
+    Rule(
+        name="slow_stage",
+        title="A stage other than sampling and training takes most of the time.",
+        needs=frozenset({Column.STAGE_SECONDS, Column.STEP_SECONDS}),
+        find=find_slow_stage,
+        shows=(Column.STEP_SECONDS,),
+        remedy=Remedy(rllm="the code of this stage, such as the reward. See docs/how-to/size-a-run.md"),
+    ),
+    Rule(
+        name="slower_steps",
+        title="Steps take longer and longer for the same tokens.",
+        needs=frozenset({Column.TOKENS_PER_SECOND, Column.STEP_SECONDS}),
+        find=find_slower_steps,
+        shows=(Column.STEP_SECONDS, Column.TOKENS_PER_SECOND),
+        remedy=Remedy(rllm="the reward or environment, which slows down. See time/… of the first and last steps"),
+        min_steps=10,
+    ),
+)

@@ -1,0 +1,131 @@
+"""Runs of each framework, from their files to the findings that the command prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from peers import directory_of
+
+from rllm.builtin.doctor import other_frameworks
+from rllm.builtin.doctor.catalog import RULES
+from rllm.builtin.doctor.reading import read_run
+from rllm.builtin.doctor.rule import false_alarms
+from rllm.builtin.doctor.run_data import Column
+from rllm.cli.main import main
+
+STEPS = range(1, 13)
+
+
+def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Write a JSON Lines file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_trl(directory: Path, reward: float = 0.0) -> None:
+    """Write the files of a run of TRL whose rewards are all equal, with an evaluation and the summary of its end."""
+    history = [{"step": step, "reward": reward, "frac_reward_zero_std": 1.0, "grad_norm": 0.0} for step in STEPS]
+    history += [{"step": 12, "eval_reward": reward}, {"step": 12, "train_runtime": 3.0, "train_loss": 0.0}]
+    (directory / "checkpoint-12").mkdir(parents=True)
+    (directory / "checkpoint-12/trainer_state.json").write_text(json.dumps({"log_history": history}))
+    (directory / "completions").mkdir()
+    for step in STEPS:
+        rows = {"step": [step] * 4, "prompt": list("aabb"), "completion": list("1234"), "right": [reward] * 4}
+        frame = pd.DataFrame(rows | {"advantage": [0.0] * 4})
+        frame.to_parquet(directory / "completions" / f"completions_{step:05d}.parquet")
+
+
+def write_verl(directory: Path) -> None:
+    """Write the log of a run of verl with too large updates, and its rollouts, which are all right."""
+    write_lines(
+        directory / "log.jsonl",
+        [{"step": step, "data": {"actor/ppo_kl": 3.0, "critic/score/mean": 1.0, "note": "text"}} for step in STEPS],
+    )
+    for step in STEPS:
+        rows = [{"step": step, "input": "a", "output": str(i), "score": 1.0, "gts": "1"} for i in range(4)]
+        write_lines(directory / "rollouts" / f"{step}.jsonl", rows)
+
+
+def findings_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """Return the findings of the command by rule."""
+    code = main(["doctor", *words, "--json"])
+    found = {each["rule"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert code == int(bool(found))
+    return found
+
+
+def test_trl_output_directory_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_trl(tmp_path)
+
+    assert findings_of(capsys, str(tmp_path))["tasks_too_hard"]["tasks"] == ["a", "b"]
+
+
+def test_trl_state_file_has_metrics_only(tmp_path: Path) -> None:
+    write_trl(tmp_path)
+    run = read_run(tmp_path / "checkpoint-12/trainer_state.json")
+
+    assert run.series(Column.REWARD).steps.tolist() == list(STEPS)
+    assert run.series(Column.VALIDATION).steps.tolist() == [12]
+    assert run.rollouts is None
+
+
+def test_verl_log_and_rollouts_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_verl(tmp_path)
+    found = findings_of(capsys, str(tmp_path / "log.jsonl"), "--rollouts", str(tmp_path / "rollouts"))
+
+    assert list(found) == ["update_too_large", "tasks_too_easy"]
+    assert found["update_too_large"]["change"].startswith("actor_rollout_ref.actor.optim.lr")
+
+
+def test_prime_rl_files_of_both_processes_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(tmp_path / "trainer/metrics.jsonl", [{"step": step, "optim/grad_norm": 1.0} for step in STEPS])
+    orchestrator = [
+        {"step": step, "train/all/agent/is_truncated/mean": 0.9, "train/all/agent/reward/mean": 0.1} for step in STEPS
+    ]
+    write_lines(tmp_path / "orchestrator/metrics.jsonl", orchestrator)
+
+    assert list(findings_of(capsys, str(tmp_path))) == ["truncation"]
+
+
+def test_infinite_gradient_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"step": step, "data": {"actor/grad_norm": float("nan") if step == 7 else 1.0}} for step in STEPS]
+    write_lines(tmp_path / "log.jsonl", lines)
+
+    assert findings_of(capsys, str(tmp_path / "log.jsonl"))["not_finite"]["first_step"] == 7
+
+
+def test_path_without_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "no run of rllm, TRL, verl or prime-rl" in capsys.readouterr().err
+
+
+def test_report_lists_rules_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_verl(tmp_path)
+    main(["doctor", str(tmp_path / "log.jsonl")])
+
+    assert "without KL divergence from the reference model: kl_explosion" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("package", "names"), [("trl", other_frameworks.TRL), ("verl", other_frameworks.VERL)])
+def test_names_occur_in_source_of_framework(package: str, names: dict[Column, str]) -> None:
+    source = "".join(file.read_text() for file in directory_of(package).rglob("*.py"))
+    # The trainer of transformers logs these.
+    logged = {"loss", "learning_rate", "grad_norm", "eval_reward"}
+    missing = {name for name in names.values() if name not in source and name.partition("/")[2] not in source}
+
+    assert missing <= logged
+
+
+def test_each_rule_has_measured_false_alarms() -> None:
+    assert set(false_alarms()) == {rule.name for rule in RULES}
+
+
+def test_no_rule_needs_an_unknown_rule() -> None:
+    names = {rule.name for rule in RULES}
+
+    assert {other for rule in RULES for other in rule.unless} <= names

@@ -1,0 +1,146 @@
+"""Each rule finds its fault, and does not report a run that looks similar and has no fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rllm.builtin.doctor.catalog import RULES
+from rllm.builtin.doctor.reading import make_rollouts
+from rllm.builtin.doctor.reward_rules import is_loop
+from rllm.builtin.doctor.rule import diagnose
+from rllm.builtin.doctor.run_data import Column, RunData, Series
+
+STEPS = 40
+RISE = np.linspace(0, 0.7, STEPS)
+FLAT = np.full(STEPS, 0.3)
+COMPONENTS = [{"right": 1, "form": 1}, {"right": 0, "form": 1}, {"right": 1, "form": 0}, {"right": 0, "form": 0}]
+
+
+def names_of(run: RunData) -> list[str]:
+    """Return the rules that find a fault, in order."""
+    return [finding.rule.name for finding in diagnose(run, RULES).findings]
+
+
+def run_of(metrics: Mapping[Column, Any], rows: Sequence[Mapping[str, Any]] = (), **fields: Any) -> RunData:
+    """Return a run with these metrics and rollouts."""
+    values = {column: np.broadcast_to(np.array(each, float), STEPS) for column, each in metrics.items()}
+    rollouts = make_rollouts(rows) if rows else None
+    run = RunData(name="run", source="rllm", steps=np.arange(STEPS), metrics=values, rollouts=rollouts, **fields)
+    return run.with_metrics_of_rollouts()
+
+
+def rows_of(*rewards: float, steps: int = STEPS, **fields: Any) -> list[dict[str, Any]]:
+    """Return the rows of a group in each step. A list in `fields` has one value per rollout."""
+    return [
+        {"uid": f"{step}.0:a:{index}/0", "step": step, "task": "a", "group": step, "reward": reward}
+        | {"solved": float(reward == 1)}
+        | {name: value[index] if isinstance(value, list) else value for name, value in fields.items()}
+        for step in range(steps)
+        for index, reward in enumerate(rewards)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "metrics"),
+    [
+        ("update_too_large", {Column.KL_STEP: [0.01] * 30 + [2] * 10}),
+        ("clipping", {Column.CLIPPED: 0.5}),
+        ("gradient_spikes", {Column.GRADIENT: [1, 1, 1, 90] * 10}),
+        ("entropy_collapse", {Column.ENTROPY: [2] * 10 + [0.01] * 30, Column.REWARD: FLAT}),
+        ("entropy_too_high", {Column.ENTROPY: np.linspace(1, 3, STEPS), Column.REWARD: FLAT}),
+        ("learning_rate_ended", {Column.LEARNING_RATE: [1e-5] * 20 + [0] * 20}),
+        ("sampler_mismatch", {Column.MISMATCH: 0.3}),
+        ("old_tokens", {Column.STALENESS: 5}),
+        ("prefix_breaks", {Column.PREFIX_BREAKS: 2}),
+        ("useless_critic", {Column.EXPLAINED_VARIANCE: -0.5}),
+        ("reward_fell", {Column.REWARD: [*np.linspace(0, 0.7, 25), *np.linspace(0.6, 0.1, 15)]}),
+        ("no_learning", {Column.REWARD: FLAT}),
+        ("length_without_reward", {Column.LENGTH: np.linspace(10, 90, STEPS), Column.REWARD: FLAT}),
+        ("truncation", {Column.TRUNCATED: 0.9, Column.REWARD: RISE}),
+        ("failed_rollouts", {Column.FAILED: 0.2}),
+        ("missing_rewards", {Column.MISSING_REWARDS: 3}),
+        ("validation_against_training", {Column.VALIDATION: [0.3, 0.2] * 20, Column.REWARD: RISE}),
+    ],
+)
+def test_metric_of_fault_is_found_first(expected: str, metrics: Mapping[Column, Any]) -> None:
+    assert names_of(run_of(metrics))[0] == expected
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {Column.ENTROPY: [2] * 10 + [0.01] * 30, Column.REWARD: RISE, Column.SOLVED: np.linspace(0, 1, STEPS)},
+        {Column.GRADIENT: [1, 2, 1, 3] * 10},
+        {Column.LEARNING_RATE: np.linspace(1e-5, 0, STEPS)},
+        {Column.MISMATCH: 0.3, Column.STALENESS: 1},
+        {Column.LENGTH: np.linspace(10, 90, STEPS), Column.REWARD: RISE},
+        {Column.VALIDATION: RISE, Column.REWARD: RISE},
+        {Column.REWARD: RISE},
+    ],
+    ids=["solved", "uneven gradients", "whole schedule", "old tokens differ", "useful length", "validation", "rise"],
+)
+def test_similar_run_without_fault_has_no_finding(metrics: Mapping[Column, Any]) -> None:
+    assert names_of(run_of(metrics)) == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "rows"),
+    [
+        ("tasks_too_hard", rows_of(0, 0, 0, 0)),
+        ("tasks_too_easy", rows_of(1, 1, 1, 1)),
+        ("constant_reward", rows_of(0.5, 0.5, solved=[1, 0])),
+        ("identical_rollouts", rows_of(1, 0, text="same answer")),
+        ("repeating_responses", rows_of(1, 0, text=["lalalalalalalala", "no"])),
+        ("empty_responses", rows_of(1, 0, text=["", "no"])),
+        ("dominant_component", rows_of(1.1, 1, 0.1, 0, solved=[1, 0, 1, 0], components=COMPONENTS)),
+        ("rewards_disagree", rows_of(1, 0, disagreement=[1, 0], components={"a": 1, "b": 0})),
+        ("unused_rollouts", rows_of(1, 0, outcome="compact_filter/timeout")),
+    ],
+)  # fmt: skip
+def test_rollouts_of_fault_are_found_first(expected: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    assert names_of(run_of({}, rows))[0] == expected
+
+
+def test_finding_lists_tasks_and_rollouts() -> None:
+    (finding, *_) = diagnose(run_of({}, rows_of(0, 0)), RULES).findings
+
+    assert finding.evidence.tasks == ("a",)
+    assert finding.evidence.rollouts == ((39, "39.0:a:0/0"),)
+
+
+def test_rule_without_data_is_listed_with_columns() -> None:
+    skipped = {rule.name: columns for rule, columns in diagnose(run_of({Column.REWARD: RISE}), RULES).skipped}
+
+    assert skipped["kl_explosion"] == [Column.KL_REFERENCE]
+    assert skipped["dominant_component"] == [Column.ROLLOUT_REWARD, Column.ROLLOUT_COMPONENTS]
+
+
+def test_kl_of_first_tokens_is_found() -> None:
+    run = run_of({}, token_kl={0: 1.0} | dict.fromkeys(range(1, 9), 0.01))
+
+    assert names_of(run) == ["kl_at_start"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the answer is 4 because 2 + 2 = 4", False),
+        ("wait wait wait wait wait wait", True),
+        ("first a sentence, then 1 1 1 1 1 1 1 1 1 1 1 1 1 1", True),
+        ("aaaa", False),
+        ("", False),
+    ],
+)
+def test_loop_is_repetition_until_the_end(text: str, expected: bool) -> None:
+    assert is_loop(text) == expected
+
+
+def test_noise_is_no_rise() -> None:
+    random = np.random.default_rng(0)
+    changes = [Series(np.arange(60), random.normal(size=60)).compare_ends() for _ in range(500)]
+
+    assert sum(change.is_rise or change.is_fall for change in changes) <= 5
