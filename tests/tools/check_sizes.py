@@ -18,8 +18,8 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (11_261, 11),
-    "rllm_core": (6_476, 13),
+    "rllm": (11_267, 11),
+    "rllm_core": (6_573, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),
     "plugins/rllm_backend_kit": (1_561, 11),
@@ -29,13 +29,14 @@ LIMITS = {
     "plugins/rllm_gateway": (6_360, 8),
     "plugins/rllm_local": (4_652, 11),
     "plugins/rllm_plugin_kit": (4_730, 9),
-    "plugins/rllm_record": (2_658, 10),
+    "plugins/rllm_record": (2_687, 10),
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_725, 8),
-    "plugins/rllm_view": (2_420, 11),
+    "plugins/rllm_view": (2_495, 11),
     "rllm/src/rllm/builtin": (8_237, 13),
-    "rllm/src/rllm/builtin/code_reward": (610, 10),
+    "rllm/src/rllm/builtin/code_reward": (611, 10),
+    "rllm/src/rllm/builtin/pending_rollouts": (134, 23),
     "rllm/src/rllm/builtin/plugin_packages": (553, 13),
     "rllm/src/rllm/builtin/doctor": (1_888, 8),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),

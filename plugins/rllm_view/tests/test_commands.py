@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from expecting import check_values, expect_error
 
 from rllm_core.errors import ConfigError
+from rllm_record.pending import PendingFile, PendingRow, write_pending
 from rllm_view.commands import episode, list_runs, runs, view, why
 from rllm_view.commands.choices import format_value
 
@@ -52,6 +55,41 @@ def test_runs_are_listed_with_progress_newest_first(say: Say, tmp_path: Path) ->
     assert "tokens, 3 steps" in unknown
     assert [format_value(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
     assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2
+
+
+def test_status_lists_pending_rollouts_longest_wait_first(say: Say, run: Path) -> None:
+    status = json.dumps({"status": "running", "started": "2026-01-01T00:00:00+00:00"})
+    (run / "status.json").write_text(status)
+    waits = {"t:0": ("tool", 90.0), "t:1\x1b": ("model", 5.0)}
+    rows = [
+        PendingRow(rollout=uid, turn=2, waits_for=part, name="", since=time.time() - seconds, is_slow=seconds > 10)
+        for uid, (part, seconds) in waits.items()
+    ]
+    write_pending(run, PendingFile(total=30, rows=rows))
+
+    killed = say("runs", "status", run)
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        heading, _, slow, quick, more = say("runs", "status", run).splitlines()
+        as_json = json.loads(say("runs", "status", run, "--json"))
+
+    assert killed.endswith("killed, 3 of 4 steps done, 0 rollouts pending\n")
+    assert heading.endswith("running, 3 of 4 steps done, 30 rollouts pending")
+    assert (slow.split()[:3], slow.split()[-1]) == (["t:0", "2", "tool"], "slow")
+    assert quick.split()[:3] == ["t:1\\x1b", "2", "model"]
+    assert more == "28 more are not shown."
+    assert [row["seconds"] >= least for row, least in zip(as_json["rollouts"], (90, 5), strict=True)] == [True, True]
+
+
+def test_status_without_a_run_shows_the_newest(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with expect_error(ConfigError, "run-not-found", "rllm train guess"):
+        say("runs", "status")
+    for name, started in {"older": "2026-01-01T00:00:00+00:00", "newer": "2026-01-02T00:00:00+00:00"}.items():
+        status = {"status": "finished", "started": started}
+        (make_run(tmp_path / "runs" / name) / "status.json").write_text(json.dumps(status))
+
+    assert say("runs", "status", "--watch") == "runs/newer: finished, 3 of 4 steps done, 0 rollouts pending\n"
 
 
 def test_terminal_shows_the_whole_path_of_runs(

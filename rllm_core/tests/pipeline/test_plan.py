@@ -70,7 +70,7 @@ def test_defaults(plan: MakePlan) -> None:
     assert made.workflow.plugin.name == "single_turn_workflow"
     assert [tracker.plugin.name for tracker in made.trackers] == ["console"]
     assert made.environment is None
-    assert [entry.plugin.name for entry in made.observers] == ["weight_check"]
+    assert [entry.plugin.name for entry in made.observers] == ["pending_rollouts", "weight_check"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.reward import RewardPlugin, RewardScope, Rollout, Score
 from rllm_core.errors import describe_error, describe_function
 from rllm_core.rollout.calls import call
+from rllm_core.rollout.waits import Wait
 
 DISAGREEMENT = "reward_disagreement"
 """Metric of a rollout: 1 if one reward accepts the response and a different reward reports that it is not correct."""
@@ -178,7 +179,9 @@ async def _call(reward: _LoadedReward, argument: Any, data: Mapping[str, Any], r
     limit = asyncio.timeout(plugin.timeout)
     try:
         async with limit:
-            return read(await call(reward.function, argument, blocking=plugin.blocking))
+            with Wait("reward", plugin.name):
+                result = await call(reward.function, argument, blocking=plugin.blocking)
+            return read(result)
     except ResultError as error:
         return Score(value=None, feedback=f"{describe_function(reward.function)} {error}")
     except asyncio.CancelledError as error:

@@ -19,6 +19,7 @@ from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.schema.run_sections import TrainerSection
+from rllm_record.pending import PENDING
 from rllm_record.run_files import LENGTH, LOCK, METRICS, PLUGINS, REPORT, STATUS, read_metrics
 
 SECONDS_TO_READ_STATUS = 0.05
@@ -26,7 +27,7 @@ SECONDS_TO_READ_STATUS = 0.05
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")
 """Names that the core's trackers write in the run directory."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
-WRITTEN = (CONFIG, LENGTH, STATUS, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, LENGTH, STATUS, METRICS, PENDING, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
 """All files of a run. `plugins.json` identifies a run's directory, so it is removed last."""
 
 

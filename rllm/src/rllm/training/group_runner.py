@@ -13,6 +13,7 @@ from rllm_core.contracts.stage import RolloutRequest
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
+from rllm_core.rollout.waits import open_rollout
 
 MakeScoredWorkflow = Callable[..., Workflow]
 """Makes the workflow of a `RolloutSetup`, with `score` of its context."""
@@ -67,7 +68,8 @@ class GroupRunner(RolloutRunner):
             if (member := members[episode.id]).workflow and member.partial and member.workflow.episode is episode
         ]
         if scored:
-            scores = await self._scorer.score_group([each for _, each in scored])
+            with open_rollout(f"{order.tasks[0].id}:*"):
+                scores = await self._scorer.score_group([each for _, each in scored])
             for (workflow, _), score in zip(scored, scores, strict=True):
                 workflow.add_score(score)
         return episodes

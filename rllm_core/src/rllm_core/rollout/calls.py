@@ -4,6 +4,7 @@ calls."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
         return await result if inspect.isawaitable(result) else result
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
 
     def deliver(setter: Callable[[Any], None], value: Any) -> None:
         if not future.done():
@@ -28,7 +30,7 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
 
     def work() -> None:
         try:
-            outcome, setter = function(*arguments), future.set_result
+            outcome, setter = context.run(function, *arguments), future.set_result
         except BaseException as error:  # noqa: BLE001  (raised in the coroutine that awaits the call)
             outcome, setter = _harmless(error), future.set_exception
         try:

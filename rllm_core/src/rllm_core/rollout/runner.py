@@ -26,6 +26,7 @@ from rllm_core.errors import (
     RolloutError,
     describe_error,
 )
+from rllm_core.rollout.waits import ModelWaits, open_rollout
 from rllm_core.seeding import call_seed, derive_seed, prompt_digest
 
 
@@ -115,17 +116,18 @@ class RolloutRunner:
         return self._report_failure(task, uid, last)
 
     async def _run(self, rollout: RolloutSetup, task: Task, uid: str) -> Episode:
-        workflow = self._make_workflow(rollout)
-        limit = asyncio.timeout(self._settings.trajectory_timeout)
-        try:
-            async with limit:
-                episode = await workflow.run(copy.deepcopy(dict(task.data)), uid)
-        except TimeoutError:
-            if not limit.expired():  # raised by the workflow's code, so it is an ordinary error
-                raise
-            episode = workflow.episode or Episode(id=uid)
-            episode.termination_reason = TerminationReason.TIMEOUT
-            episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
+        with open_rollout(uid):
+            workflow = self._make_workflow(rollout)
+            limit = asyncio.timeout(self._settings.trajectory_timeout)
+            try:
+                async with limit:
+                    episode = await workflow.run(copy.deepcopy(dict(task.data)), uid)
+            except TimeoutError:
+                if not limit.expired():  # raised by the workflow's code, so it is an ordinary error
+                    raise
+                episode = workflow.episode or Episode(id=uid)
+                episode.termination_reason = TerminationReason.TIMEOUT
+                episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
         if not isinstance(episode, Episode):
             raise PluginError(
                 "bad-workflow-result",
@@ -221,6 +223,7 @@ class PerRolloutEngine(EngineWrapper):
 
     def __init__(self, engine: RolloutEngine) -> None:
         super().__init__(engine)
+        self._waits = ModelWaits()
         self._siblings: Counter[tuple[int, str]] = Counter()
         self._failed: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         """Numbers of calls that raised an exception. A repeated call gets the same number and so the same sample."""
@@ -240,7 +243,8 @@ class PerRolloutEngine(EngineWrapper):
         self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = sampling.with_seed(call_seed(*key, sibling))
         try:
-            return await self.inner.generate(prompt, own, session=session)
+            with self._waits.start():
+                return await self.inner.generate(prompt, own, session=session)
         except BaseException:
             self._failed[key].append(sibling)
             raise

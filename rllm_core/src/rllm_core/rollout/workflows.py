@@ -6,7 +6,7 @@ import asyncio
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from rllm_core.errors import ConfigError, PluginError, RolloutError, describe_fu
 from rllm_core.rollout.calls import call
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
+from rllm_core.rollout.waits import Wait
 
 SECONDS_TO_CLOSE = 30.0
 """Seconds after which rllm stops waiting for an environment's `close`, so that it cannot block other rollouts."""
@@ -203,8 +204,9 @@ class EnvironmentWorkflow(Workflow):
             if not limit.expired():
                 raise
 
-    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
-        return call(method, *arguments, blocking=self.context.environment_blocks)
+    async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        with Wait("environment", getattr(method, "__qualname__", "")):
+            return await call(method, *arguments, blocking=self.context.environment_blocks)
 
 
 class MultiTurnWorkflow(EnvironmentWorkflow):

@@ -250,3 +250,9 @@ class PipelineSection(Section):
     move: list[dict[str, str]] = Field(
         default_factory=list, description="Stages to move: `{stage: NAME, after: NAME}`, or with `before`."
     )
+
+    @property
+    def has_rollouts(self) -> bool:
+        """True if the stages generate rollouts."""
+        names = [stage if isinstance(stage, str) else stage.get("name") for stage in self.stages or ()]
+        return self.stages is None or "generate" in names

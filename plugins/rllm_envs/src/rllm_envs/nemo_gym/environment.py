@@ -15,6 +15,7 @@ import httpx
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.rollout.waits import Wait
 from rllm_envs.nemo_gym.options import NemoGymParams
 
 SEED, VERIFY = "/seed_session", "/verify"
@@ -107,7 +108,8 @@ class NemoGym(Environment):
             async with httpx.AsyncClient(
                 cookies=self._cookies, verify=_certificates(), timeout=self._params.timeout
             ) as client:
-                answer = await client.post(address, json=body)
+                with Wait("environment server", address):
+                    answer = await client.post(address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._failure(path, f"{type(error).__name__}: {error}") from error
         self._cookies.update(client.cookies)

@@ -15,6 +15,7 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, RolloutError
+from rllm_core.rollout.waits import Wait
 from rllm_envs.openenv.options import OpenEnvParams
 from rllm_envs.openenv.server import Server, find_server, write_observation
 from rllm_envs.seeds import list_seeds
@@ -109,7 +110,8 @@ class OpenEnv(Environment):
 
     async def _ask(self, answer: Awaitable[Any]) -> Any:
         try:
-            return await answer
+            with Wait("environment server", self._params.server):
+                return await answer
         except Exception as error:
             # The client raises errors of several libraries.
             raise _failure(self._params, error) from error

@@ -16,6 +16,7 @@ from rllm.builtin.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, Tas
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
+from rllm_core.rollout.waits import Wait
 from rllm_gateway.running.runners import LONGEST, URL, Outcome, parse_result
 from rllm_gateway.sessions.link import RewardSource
 
@@ -117,10 +118,12 @@ class SandboxRunner:
         variables = {VARIABLE: instruction} if _is_short(instruction) else {}
         facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
         setup = SandboxSetup() if facts is None else facts.setup
-        sandbox = await self._start(replace(setup, readable=self.readable))
+        with Wait("sandbox", "start"):
+            sandbox = await self._start(replace(setup, readable=self.readable))
         try:
             if facts is not None:
-                await _prepare(sandbox, Path(facts.path))
+                with Wait("sandbox", "files"):
+                    await _prepare(sandbox, Path(facts.path))
             result = await sandbox.run(
                 command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
@@ -128,9 +131,11 @@ class SandboxRunner:
                 stdin=self._stdin(task).encode(),
                 port=urlsplit(environment[URL]).port,
             )
-            tested = None if facts is None else await run_tests(sandbox, facts, result)
+            with Wait("sandbox", "tests"):
+                tested = None if facts is None else await run_tests(sandbox, facts, result)
         finally:
-            await sandbox.stop()
+            with Wait("sandbox", "stop"):
+                await sandbox.stop()
         output = lines_at_end(result.stdout)
         printed = parse_result(output) if result.exit_code == 0 else None
         reports = self.reward_source(task) == "program"

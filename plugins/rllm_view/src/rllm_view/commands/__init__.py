@@ -1,4 +1,4 @@
-"""The commands `rllm view`, `rllm runs list`, `rllm episode` and `rllm why`. Each imports its code when it runs."""
+"""The commands `rllm view`, `rllm runs`, `rllm episode` and `rllm why`. Each imports its code when it runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path 
 
 @click.group(context_settings=HELP)
 def runs() -> None:
-    """List runs. `rllm view` compares them."""
+    """List runs, and show pending rollouts. `rllm view` compares them."""
 
 
 @runs.command("list")
@@ -96,6 +96,27 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
         print_runs(HEADINGS, [_values(each) for each in summaries])
     else:
         print_runs((*HEADINGS, *MORE_HEADINGS), [(*_values(each), *_more_values(each)) for each in summaries])
+
+
+@runs.command("status")
+@RUN
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--watch", is_flag=True, help="Print the status every second until the run ends.")
+def run_status(run: Path | None, as_json: bool, watch: bool) -> None:
+    """Show the pending rollouts of RUN, the longest wait first (default: the newest run).
+
+    A rollout waits for the model, a tool, a reward, a sandbox, the environment, the environment's server, or its
+    workflow's own code, such as an agent.
+
+    \b
+    Examples:
+      rllm runs status
+      rllm runs status runs/rllm-training/guess-1 --watch
+      rllm runs status runs/rllm-training/guess-1 --json
+    """
+    from rllm_view.commands.pending import follow_status
+
+    follow_status(run, as_json=as_json, watch=watch)
 
 
 def _values(run: RunSummary) -> tuple[str, ...]:

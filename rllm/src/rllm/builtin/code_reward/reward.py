@@ -22,6 +22,7 @@ from rllm_core.contracts.params import Params
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.notices import warn_once
+from rllm_core.rollout.waits import Wait
 
 
 class CodeParams(Params):
@@ -68,13 +69,15 @@ class Code:
         if program is None:
             return right_or_wrong(False, None, "the response has no Python program")
         async with self._free:
-            sandbox = await self._start(
-                SandboxSetup(memory=self._params.memory_mb << 20, readable=_python_directories())
-            )
+            with Wait("sandbox", "start"):
+                sandbox = await self._start(
+                    SandboxSetup(memory=self._params.memory_mb << 20, readable=_python_directories())
+                )
             try:
                 if not sandbox.isolates:
                     warn_once("sandbox local isolates nothing, so a program can forge its reward. Use sandbox: bwrap")
-                failures = await self._run(sandbox, program, tests)
+                with Wait("sandbox", "tests"):
+                    failures = await self._run(sandbox, program, tests)
             finally:
                 await sandbox.stop()
         share = 1 - len(failures) / len(tests)

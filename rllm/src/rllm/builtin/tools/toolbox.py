@@ -18,6 +18,7 @@ from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, 
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.notices import one_line
 from rllm_core.rollout.calls import call
+from rllm_core.rollout.waits import Wait
 
 Outcome = Literal["answered", "malformed", "failed"]
 LONGEST_PROBLEM = 300
@@ -119,7 +120,9 @@ class Toolbox:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                return as_text(await call(partial(tool.function, **arguments), blocking=tool.blocking)), "answered"
+                with Wait("tool", tool.name):
+                    value = await call(partial(tool.function, **arguments), blocking=tool.blocking)
+                return as_text(value), "answered"
         except asyncio.CancelledError:
             if (this := asyncio.current_task()) is None or this.cancelling():
                 raise

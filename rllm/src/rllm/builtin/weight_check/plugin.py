@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 
-if TYPE_CHECKING:
-    from rllm_core.schema.run_config import RunConfig
-
 requires_api = 1
-GENERATE = "generate"
-
-
-def _samples(config: RunConfig) -> bool:
-    """Return True if the run's stages generate rollouts."""
-    stages = config.rllm.pipeline.stages
-    return stages is None or any(
-        (stage if isinstance(stage, str) else stage.get("name")) == GENERATE for stage in stages
-    )
 
 
 @hookimpl
@@ -31,5 +19,5 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
         summary="Checks that the sampler has the trained weights. Added to all runs that generate rollouts.",
         load_params=load_from("rllm.builtin.weight_check.observer", "WeightCheckParams"),
         load=load_from("rllm.builtin.weight_check.observer", "WeightCheck"),
-        joins=_samples,
+        joins=lambda config: config.rllm.pipeline.has_rollouts,
     )
