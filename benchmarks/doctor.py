@@ -108,7 +108,7 @@ def slower(rollout):
     """The right number, later with each call."""
     global calls
     calls += 1
-    time.sleep(calls * 2e-4)
+    time.sleep(calls * 5e-4)
     return right(rollout)
 
 
@@ -168,9 +168,17 @@ class Setting:
     name: str
     words: tuple[str, ...]
     expected: tuple[str, ...] = ()
-    lists: str = ""
-    """The lists that have this fault: rldoctor (R) and rlprobe (P), with the number of their entries."""
+    rldoctor: str = ""
+    """Detector of rldoctor for this fault. Empty if it is not in rldoctor's list."""
+    rlprobe: str = ""
+    """Signature of rlprobe for this fault. Empty if it is not in rlprobe's list."""
     steps: int = STEPS
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The tools with this fault in their lists."""
+        names = {"rldoctor": self.rldoctor, "rlprobe": self.rlprobe}
+        return tuple(tool for tool, detector in names.items() if detector) or ("none",)
 
 
 def question(*rewards: str, weights: Sequence[float] = ()) -> tuple[str, ...]:
@@ -189,37 +197,43 @@ def ahead(steps: int) -> tuple[str, ...]:
 
 
 FAULTS = (
-    Setting(name="too_hard", words=question("zero"), expected=("tasks_too_hard",), lists="R"),
-    Setting(name="saturated_groups", words=question("one"), expected=("tasks_too_easy",), lists="R"),
+    Setting(name="too_hard", words=question("zero"), expected=("tasks_too_hard",), rldoctor="advantage_collapse"),
+    Setting(
+        name="saturated_groups", words=question("one"), expected=("tasks_too_easy",), rldoctor="advantage_collapse"
+    ),
     Setting(
         name="entropy_collapse",
         words=question("shortcut"),
         expected=("entropy_collapse",),
-        lists="RP",
+        rldoctor="entropy_collapse",
+        rlprobe="entropy_collapse",
     ),
     Setting(
         name="reward_hacking",
         words=(*question("leaky"), "data.max_response_length=6"),
         expected=("reward_without_solving", "validation_against_training"),
-        lists="R",
+        rldoctor="reward_hacking",
     ),
     Setting(
         name="length_hacking",
         words=(*question("length"), "data.max_response_length=16"),
         expected=("reward_follows_length",),
-        lists="RP",
+        rldoctor="length_pathology",
+        rlprobe="reward_hack_length",
     ),
     Setting(
         name="truncation",
         words=(*question("finished"), "data.max_response_length=1"),
         expected=("truncation",),
-        lists="RP",
+        rldoctor="length_pathology",
+        rlprobe="truncation_starve",
     ),
     Setting(
         name="kl_blowup",
         words=(*question("right"), "rllm.algorithm.kl_beta=0.0001", "training.learning_rate=0.03"),
         expected=("kl_explosion", "update_too_large"),
-        lists="RP",
+        rldoctor="kl_drift",
+        rlprobe="kl_blowup",
     ),
     Setting(
         name="clip_saturation",
@@ -230,60 +244,68 @@ FAULTS = (
             *(f"rllm.algorithm.{key}=0.001" for key in CLIPS),
         ),
         expected=("clipping",),
-        lists="RP",
+        rldoctor="clip_saturation",
+        rlprobe="clip_saturation",
     ),
-    Setting(name="grad_spikes", words=question("spikes"), expected=("gradient_spikes",), lists="RP"),
+    Setting(
+        name="grad_spikes",
+        words=question("spikes"),
+        expected=("gradient_spikes",),
+        rldoctor="gradient_pathology",
+        rlprobe="grad_pathology",
+    ),
     Setting(
         name="plateau",
         words=(*question("right"), "rllm.algorithm.kl_beta=0.3"),
         expected=("plateau",),
-        lists="R",
+        rldoctor="plateau",
         steps=80,
     ),
     Setting(
         name="format_domination",
         words=question("is_number", "right", weights=(1.0, 0.05)),
         expected=("dominant_component",),
-        lists="RP",
+        rldoctor="reward_composition",
+        rlprobe="format_gaming",
     ),
     Setting(
         name="degenerate_groups",
         words=(*question("right"), "rllm.rollout.n=2", "training.learning_rate=1e-4"),
         expected=("tasks_too_hard", "dead_groups"),
-        lists="P",
+        rlprobe="degenerate_groups",
     ),
     Setting(
         name="adv_collapse",
         words=question("even_only"),
         expected=("stuck_tasks", "dead_groups"),
-        lists="P",
+        rlprobe="adv_collapse",
         steps=80,
     ),
     Setting(
         name="reward_std_death",
         words=question("dies"),
         expected=("constant_reward",),
-        lists="P",
+        rlprobe="reward_std_death",
     ),
     Setting(
         name="value_divergence",
         words=(*question("right"), "rllm.algorithm.adv_estimator=gae", "critic.learning_rate=30"),
         expected=("useless_critic",),
-        lists="P",
+        rlprobe="value_divergence",
     ),
     Setting(
         name="repetition_spiral",
         words=(*question("repeats"), *LONG),
         expected=("repeating_responses", "reward_follows_length"),
-        lists="P",
+        rlprobe="repetition_spiral",
     ),
     Setting(
         name="ref_drift_asymmetry",
         words=(*question("first_token"), *LONG, "rllm.algorithm.kl_beta=0.001"),
         expected=("kl_at_start",),
-        lists="P",
+        rlprobe="ref_policy_drift_asymmetry",
     ),
-    Setting(name="throughput_rot", words=question("slower"), expected=("slower_steps",), lists="P"),
+    Setting(name="throughput_rot", words=question("slower"), expected=("slower_steps",), rlprobe="throughput_rot"),
     Setting(
         name="missing_rewards",
         words=(*question("fails"), "rllm.algorithm.on_missing_reward=zero"),
@@ -298,11 +320,6 @@ FAULTS = (
         name="learning_rate_ended",
         words=(*question("right"), "training.learning_rate=1e-6"),
         expected=("update_too_small",),
-    ),
-    Setting(
-        name="one_rollout",
-        words=(*question("right"), "rllm.rollout.n=1"),
-        expected=("single_rollouts",),
     ),
     Setting(
         name="no_temperature",
@@ -398,9 +415,16 @@ def _run(directory: Path, words: Sequence[str], name: str) -> None:
 
 
 def examine(directory: Path, setting: Setting, seed: int) -> Diagnosis:
-    """Return the diagnosis of a run."""
+    """Return the diagnosis of a run.
+
+    Raises:
+        RllmError: the run failed.
+    """
     train(directory, setting, seed)
-    return diagnose(read_run(directory / "runs/rllm-training" / f"{setting.name}-{seed}"), RULES)
+    name = f"{setting.name}-{seed}"
+    if not is_finished(directory / "runs/rllm-training" / name):
+        raise RllmError("run-failed", f"The run {name} failed.", f"Read {directory / name}.log.")
+    return diagnose(read_run(directory / "runs/rllm-training" / name), RULES)
 
 
 def measure_faults(directory: Path, only: Sequence[str], seed: int) -> None:
@@ -416,13 +440,13 @@ def measure_faults(directory: Path, only: Sequence[str], seed: int) -> None:
             names = [f"failed: {error!r:.90}"]
         first, *others = names or ["none"]
         is_found = first in setting.expected
-        for each in setting.lists or "-":
+        for each in setting.lists:
             found[each] += is_found
         result = "yes" if is_found else "/".join(setting.expected)
-        cells = [setting.name, setting.lists, first, result, ", ".join(others)]
+        cells = [setting.name, ", ".join(setting.lists), first, result, ", ".join(others)]
         print(f"| {' | '.join(cells)} | {time.perf_counter() - began:.0f} s |", flush=True)
     for each, count in found.items():
-        print(f"{each}: {count} of {sum(each in (setting.lists or '-') for setting in chosen)}")
+        print(f"{each}: {count} of {sum(each in setting.lists for setting in chosen)}")
 
 
 def measure_healthy(directory: Path, only: Sequence[str], seeds: int, *, write: bool) -> None:
@@ -535,15 +559,28 @@ def ask_rlprobe(run: RunData, directory: Path) -> list[str]:
 
 
 def compare_others(directory: Path) -> None:
-    """Print the findings of rldoctor and rlprobe on each finished run."""
+    """Print the findings of rldoctor and rlprobe on each finished run, and count faults that they find."""
     print("| run | rllm | rldoctor | rlprobe |\n|---|---|---|---|", flush=True)
+    counts: Counter[str] = Counter()
+    settings = {setting.name: setting for setting in (*FAULTS, *HEALTHY)}
     for place in sorted((directory / "runs/rllm-training").iterdir()):
-        if is_finished(place):
-            run = read_run(place)
-            with TemporaryDirectory() as recording:
-                others = [ask_rldoctor(run), ask_rlprobe(run, Path(recording, "run"))]
-            ours = [finding.rule.name for finding in diagnose(run, RULES).findings]
-            print(f"| {place.name} | {' | '.join(', '.join(each) or 'none' for each in (ours, *others))} |", flush=True)
+        setting = settings.get(place.name.rpartition("-")[0])
+        if setting is None or not is_finished(place):
+            continue
+        run = read_run(place)
+        with TemporaryDirectory() as recording:
+            others = {"rldoctor": ask_rldoctor(run), "rlprobe": ask_rlprobe(run, Path(recording, "run"))}
+        names = [finding.rule.name for finding in diagnose(run, RULES).findings]
+        for tool, found in others.items():
+            detector = getattr(setting, tool)
+            counts[f"{tool}: faults of its list"] += bool(detector)
+            counts[f"{tool}: found"] += detector in found
+            counts[f"{tool}: found first"] += found[:1] == [detector]
+            counts[f"{tool}: alarms in runs without a fault"] += not setting.expected and bool(found)
+        counts["runs without a fault"] += not setting.expected
+        cells = (", ".join(each) or "none" for each in (names, *others.values()))
+        print(f"| {place.name} | {' | '.join(cells)} |", flush=True)
+    print("\n".join(f"{name}: {count}" for name, count in counts.items()))
 
 
 def main() -> None:

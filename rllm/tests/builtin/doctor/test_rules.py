@@ -17,6 +17,7 @@ from rllm.builtin.doctor.run_data import Column, RunData, Series
 STEPS = 40
 RISE = np.linspace(0, 0.7, STEPS)
 FLAT = np.full(STEPS, 0.3)
+GROWTH = np.linspace(1, 6, STEPS)
 COMPONENTS = [{"right": 1, "form": 1}, {"right": 0, "form": 1}, {"right": 1, "form": 0}, {"right": 0, "form": 0}]
 
 
@@ -137,6 +138,21 @@ def test_kl_of_first_tokens_is_found() -> None:
 )
 def test_loop_is_repetition_until_the_end(text: str, expected: bool) -> None:
     assert is_loop(text) == expected
+
+
+@pytest.mark.parametrize(("order", "expected"), [(1, ["slower_steps"]), (7, [])])
+def test_steps_that_slow_down_are_no_busy_machine(order: int, expected: list[str]) -> None:
+    seconds = GROWTH[np.arange(STEPS) * order % STEPS]
+    metrics = {Column.STEP_SECONDS: seconds, Column.TOKENS_PER_SECOND: 100 / seconds}
+
+    assert names_of(run_of(metrics)) == expected
+
+
+def test_stage_other_than_sampling_is_slow() -> None:
+    stages = {"generate": FLAT, "reward": 2 * FLAT, "update": FLAT}
+
+    assert names_of(run_of({Column.STEP_SECONDS: 4 * FLAT}, stages=stages)) == []
+    assert names_of(run_of({Column.STEP_SECONDS: 3.5 * FLAT}, stages=stages)) == ["slow_stage"]
 
 
 def test_noise_is_no_rise() -> None:

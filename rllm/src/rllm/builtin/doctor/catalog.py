@@ -9,7 +9,7 @@ from rllm.builtin.doctor.run_rules import RUN_RULES
 from rllm.builtin.doctor.update_rules import UPDATE_RULES
 
 ORDER = (
-    "not_finite", "missing_rewards", "failed_rollouts", "sampler_mismatch", "identical_rollouts", "single_rollouts",
+    "not_finite", "missing_rewards", "failed_rollouts", "sampler_mismatch", "identical_rollouts",
     "update_too_large", "kl_explosion", "useless_critic", "gradient_spikes", "truncation", "unused_rollouts",
     "constant_reward", "tasks_too_easy", "tasks_too_hard", "old_tokens", "clipping", "dominant_component",
     "reward_follows_length", "repeating_responses", "empty_responses", "rewards_disagree",

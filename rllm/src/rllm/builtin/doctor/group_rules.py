@@ -99,7 +99,7 @@ def find_stuck_tasks(run: RunData) -> Evidence | None:
     solvable = {str(task) for task in groups.task[~wrong]}
     often = {task for task, count in Counter(map(str, groups.task)).items() if count > 2}
     stuck = sorted((tasks - solvable) & often)
-    if len(stuck) < 0.15 * len(tasks) or not solvable:
+    if len(stuck) < 0.3 * len(tasks) or not solvable:
         return None
     is_stuck = np.isin(groups.task.astype(str), stuck)
     text = f"{len(stuck)} of {len(tasks)} tasks have no right rollout, and the others do not improve anymore"
@@ -117,16 +117,6 @@ def find_dead_groups(run: RunData) -> Evidence | None:
     if late.median < 0.5 or solved > 0.8 or run.series(Column.REWARD).compare_ends().is_rise:
         return None
     return evidence_of(f"{percent(late.median)} of the advantages are 0 in the second half of the run", late)
-
-
-def find_single_rollouts(run: RunData) -> Evidence | None:
-    rows = run.all_rollouts
-    share = float((rows.groups.size == 1).mean())
-    zero = run.series(Column.ZERO_ADVANTAGE)
-    if share < MOST or not len(zero) or zero.median < 0.99:
-        return None
-    text = f"{percent(share)} of the groups have one rollout, and {percent(zero.median)} of the advantages are 0"
-    return evidence_of(text, zero)
 
 
 def find_identical_rollouts(run: RunData) -> Evidence | None:
@@ -228,16 +218,6 @@ GROUP_RULES = (
         ),
     ),
     Rule(
-        name="single_rollouts",
-        title="Groups have only one rollout, so there is nothing to compare.",
-        needs=ROLLOUTS | {Column.ZERO_ADVANTAGE},
-        find=find_single_rollouts,
-        shows=(Column.ZERO_ADVANTAGE,),
-        remedy=Remedy(
-            rllm="rllm.rollout.n (8 or more)", trl="num_generations", verl="actor_rollout_ref.rollout.n (8 or more)"
-        ),
-    ),
-    Rule(
         name="unused_rollouts",
         title="The update does not use most rollouts.",
         needs=ROLLOUTS | {Column.ROLLOUT_OUTCOME},
@@ -303,9 +283,7 @@ GROUP_RULES = (
             trl="num_generations, or partial rewards",
             verl="actor_rollout_ref.rollout.n, or algorithm.filter_groups.enable=true",
         ),
-        unless=frozenset(
-            {"tasks_too_hard", "tasks_too_easy", "stuck_tasks", "single_rollouts", "solved_tasks", "truncation"}
-        ),
+        unless=frozenset({"tasks_too_hard", "tasks_too_easy", "stuck_tasks", "solved_tasks", "truncation"}),
         min_steps=8,
     ),
     Rule(

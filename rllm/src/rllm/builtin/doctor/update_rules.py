@@ -170,7 +170,7 @@ def find_useless_critic(run: RunData) -> Evidence | None:
 def find_kl_at_start(run: RunData) -> Evidence | None:
     positions = sorted(run.token_kl)
     values = np.array([run.token_kl[position] for position in positions])
-    first = values[: max(1, len(values) // 8)]
+    first = values[: max(1, len(values) // 16)]
     if len(values) < 8 or first.mean() < 0.1 or first.mean() < 3 * max(values[len(first) :].mean(), 1e-9):
         return None
     text = f"the KL divergence is {number(first.mean())} at the first {len(first)} tokens of a response, and "
