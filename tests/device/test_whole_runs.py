@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from tinker_in_process import tiny_server
 
 from rllm.cli.main import main
 
@@ -85,9 +86,17 @@ def test_run_on_a_device_equals_the_cpu(kind: str, pretend: str, data: None) -> 
     assert found.keys() == expected.keys()
     for name, weights in expected.items():
         assert (found[name] - weights).norm() <= 1e-4 * weights.norm(), name
-    assert len(found_metrics) == len(metrics) > 1
-    for found_step, step in zip(found_metrics, metrics, strict=True):
+    assert_same_steps(found_metrics, metrics)
+
+
+def assert_same_steps(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
+    """Compare the metrics of the updates of at least two steps, up to rounding."""
+    assert len(found) == len(expected) > 1
+    for found_step, step in zip(found, expected, strict=True):
         assert found_step.keys() == step.keys()
+        for name in step:
+            if name.startswith("actor/"):
+                assert found_step[name] == pytest.approx(step[name], rel=1e-3, abs=1e-5), name
 
 
 def save_teacher() -> None:
@@ -97,3 +106,21 @@ def save_teacher() -> None:
     tokenizer = tiny.build_tokenizer()
     tiny.build_model(len(tokenizer), 7).save_pretrained("teacher")
     tokenizer.save_pretrained("teacher")
+
+
+def _train_through_tinker(device: str, directory: Path) -> list[dict[str, float]]:
+    """Return the metrics of a run on a Tinker server whose model is on the device."""
+    with tiny_server(directory / "checkpoints", device=device) as server:
+        backend = ("--backend", "tinker", "--model", "tiny", f"tinker_base_url={server.url}", "rllm.trainer.total_batches=2")
+        name = f"rllm.trainer.experiment_name={device}"
+        assert main([*TRAIN, *(each for each in QUIET if "learning" not in each), *backend, name]) == 0
+    lines = Path(f"runs/rllm-training/{device}/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_tinker_server_on_a_device_equals_the_cpu(
+    pretend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    found, expected = (_train_through_tinker(device, tmp_path / device) for device in (pretend, "cpu"))
+    assert_same_steps(found, expected)

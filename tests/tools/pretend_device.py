@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _foreach_utils
+from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -377,8 +378,20 @@ def register() -> torch.device:
         _libraries[1].impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
         for module in (_foreach_utils, sys.modules["torch.optim.optimizer"]):
             module._foreach_supported_types.append(PretendTensor)  # type: ignore[attr-defined]
+        _device_constructors()  # it remembers torch's own function, which `with torch.device(…)` looks for
+        torch.tensor = _make_tensor
         torch.accelerator.Graph = Graph  # type: ignore[assignment,misc]
     return torch.device(NAME, 0)
+
+
+_torch_tensor = torch.tensor
+
+
+def _make_tensor(data: Any, *, device: Any = None, requires_grad: bool = False, **options: Any) -> Tensor:
+    """Replace `torch.tensor`, which raises an internal assertion for a device that Python defines (torch 2.13)."""
+    if device is None or torch.device(device).type != NAME:
+        return _torch_tensor(data, device=device, requires_grad=requires_grad, **options)
+    return _torch_tensor(data, **options).to(device).requires_grad_(requires_grad)
 
 
 @contextmanager

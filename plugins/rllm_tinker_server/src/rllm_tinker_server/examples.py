@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from rllm_local.transfer import to_device
 from rllm_tinker_server.losses import Loss, Targets, find_loss
 from rllm_tinker_server.messages import BaseModelInfo, Example, ForwardBackward, RequestError
 
@@ -169,15 +170,14 @@ class ExampleBatch:
 
     def with_logprobs(self, logprobs: Tensor) -> Targets:
         """Return the loss's input."""
-        device = logprobs.device
         sizes = [example.targets.size for example in self.examples]
         names = self.examples[0].inputs
         columns = {name: np.concatenate([each.inputs[name].ravel() for each in self.examples]) for name in names}
-        return Targets(
-            logprobs=logprobs,
-            examples=torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(device),
-            inputs={name: torch.from_numpy(column.astype(np.float32)).to(device) for name, column in columns.items()},
+        numbers = np.repeat(np.arange(len(sizes)), sizes)
+        examples, *inputs = to_device(
+            logprobs.device, numbers, *(column.astype(np.float32) for column in columns.values())
         )
+        return Targets(logprobs=logprobs, examples=examples, inputs=dict(zip(columns, inputs, strict=True)))
 
     def split(self, values: Tensor) -> list[NDArray[np.float32]]:
         """(n_target,) values as one array per example, of the shape of its targets."""
@@ -219,10 +219,5 @@ def _pad(members: tuple[int, ...], examples: Sequence[Example], device: torch.de
         tokens[row, : len(example.tokens)] = example.tokens
         targets[row, : column.shape[0], : column.shape[1]] = column
         real[row, : column.shape[0], : column.shape[1]] = True
-    return ExampleBatch(
-        members=members,
-        examples=chosen,
-        tokens=torch.from_numpy(tokens).to(device),
-        targets=torch.from_numpy(targets).to(device),
-        real=torch.from_numpy(real).to(device),
-    )
+    on_device = to_device(device, tokens, targets, real)
+    return ExampleBatch(members, chosen, *on_device)

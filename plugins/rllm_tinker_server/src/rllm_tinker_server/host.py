@@ -61,7 +61,7 @@ def score(model: Any, given: NDArray[np.int32], settings: ScoreSettings, max_pos
     tokens = torch.from_numpy(given.astype(np.int64)).to(model.device)
     targets = None if settings.targets is None else torch.from_numpy(settings.targets).to(model.device)
     cache = DynamicCache(config=model.config)
-    generator = torch.Generator(model.device).manual_seed(settings.seed)
+    generator = torch.Generator(model.device).manual_seed(settings.seed) if settings.draws else None
     found = [torch.full((1,), torch.nan)]
     best = _Table([torch.zeros((1, settings.top), dtype=torch.int64)], [torch.full((1, settings.top), torch.nan)])
     scored = _Table.empty(0 if targets is None else targets.shape[1])
@@ -75,7 +75,7 @@ def score(model: Any, given: NDArray[np.int32], settings: ScoreSettings, max_pos
         best.add(logprobs, logprobs.topk(settings.top).indices)
         if targets is not None:
             scored.add(logprobs, targets[start : start + len(part)])
-        if settings.draws:
+        if generator is not None:
             drawn.add(logprobs, _draw(logits, settings, generator))
     return Scores(
         logprobs=torch.cat(found).numpy(),

@@ -58,7 +58,8 @@ class Adam:
         _check(step)
         trained = list(self._parameters.values())
         norm = torch.nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
-        if not torch.isfinite(norm):
+        size = float(norm)
+        if not math.isfinite(size):
             self.drop_gradient()
             raise RequestError(
                 "The gradient is not finite. It was dropped and the weights did not change. Check the advantages "
@@ -74,10 +75,10 @@ class Adam:
         )
         self._optimizer.step()
         self.drop_gradient()
-        if self._diverged is None and not all(bool(each.isfinite().all()) for each in trained):
+        if self._diverged is None and not torch.stack([each.isfinite().all() for each in trained]).all():
             number = max((int(kept["step"]) for kept in self._optimizer.state.values()), default=0)
             self._diverged = f"optimizer step {number} with learning_rate={step.learning_rate:g}"
-        return float(norm)
+        return size
 
     def require_finite_weights(self) -> None:
         """Check the weights before they are saved.
