@@ -111,7 +111,14 @@ def save_teacher() -> None:
 def _train_through_tinker(device: str, directory: Path) -> list[dict[str, float]]:
     """Return the metrics of a run on a Tinker server whose model is on the device."""
     with tiny_server(directory / "checkpoints", device=device) as server:
-        backend = ("--backend", "tinker", "--model", "tiny", f"tinker_base_url={server.url}", "rllm.trainer.total_batches=2")
+        backend = (
+            "--backend",
+            "tinker",
+            "--model",
+            "tiny",
+            f"tinker_base_url={server.url}",
+            "rllm.trainer.total_batches=2",
+        )
         name = f"rllm.trainer.experiment_name={device}"
         assert main([*TRAIN, *(each for each in QUIET if "learning" not in each), *backend, name]) == 0
     lines = Path(f"runs/rllm-training/{device}/metrics.jsonl").read_text().splitlines()

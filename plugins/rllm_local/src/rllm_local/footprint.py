@@ -92,6 +92,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
         longest_row=min(tokens, longest),
         copies=1 + ahead.staleness if ahead.pins_weights else int(apart),
         apart=apart,
+        exact=device == CPU,
     )
     return memory_parts(config, settings, load)
 

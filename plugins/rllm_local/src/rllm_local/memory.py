@@ -22,7 +22,7 @@ GIB = 1 << 30
 LOGITS_BYTES = {torch.float32: 12, torch.bfloat16: 10}
 """Peak bytes of log-probs and their gradient, per sampled token and vocabulary entry, by the model's type. Measured in
 tests/test_memory.py."""
-CHUNK_BYTES = 16
+CHUNK_BYTES = {torch.float32: 14, torch.bfloat16: 12}
 """Peak bytes per entry of a chunk, if the logits of many tokens are computed in chunks."""
 WIDTH = 256
 """Number of tokens in the pass that measures the stored memory. The memory grows linearly with it."""
@@ -48,6 +48,8 @@ class Load:
     """Number of copies of the trained weights for sampling."""
     apart: bool = False
     """True if the copies are in a different process than training."""
+    exact: bool = True
+    """True if attention is exact. Other attention is recomputed for the gradient, so its results are not stored."""
 
 
 def memory_parts(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
@@ -67,7 +69,8 @@ def memory_parts(model_config: Any, settings: LocalConfig, load: Load) -> Mappin
     n_layer = model_config.num_hidden_layers
     logits = _logits(model_config, dtype, load.sampled_tokens)
     in_chunks = logits < LOGITS_BYTES[dtype] * load.sampled_tokens * model_config.vocab_size
-    activations = load.micro_batch_tokens * (n_layer * per_layer + outside)
+    of_attention = 0 if load.exact else size * model_config.num_attention_heads * _head_size(model_config)
+    activations = load.micro_batch_tokens * (n_layer * (per_layer - of_attention) + outside)
     if settings.training.gradient_checkpointing:
         activations = load.micro_batch_tokens * (n_layer * model_config.hidden_size * size + outside)
         # The logits are freed before the first layer is recomputed.
@@ -98,11 +101,16 @@ def memory_parts(model_config: Any, settings: LocalConfig, load: Load) -> Mappin
     return {name: size for name, size in parts.items() if size}
 
 
+def _head_size(model_config: Any) -> int:
+    size = getattr(model_config, "head_dim", None) or model_config.hidden_size // model_config.num_attention_heads
+    return int(size)
+
+
 def _logits(model_config: Any, dtype: torch.dtype, sampled_tokens: int) -> int:
     entries = sampled_tokens * model_config.vocab_size
     changed = any(getattr(model_config, key, None) is not None for key in CHANGES_LOGITS)
     whole = LOGITS_BYTES[dtype] * entries
-    return whole if entries <= CHUNK or changed else CHUNK_BYTES * CHUNK
+    return whole if entries <= CHUNK or changed else CHUNK_BYTES[dtype] * CHUNK
 
 
 def _shapes(model_config: Any) -> Any:

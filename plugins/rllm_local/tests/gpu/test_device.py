@@ -102,9 +102,8 @@ def test_trainer_recomputes_sampled_log_probs_on_the_device(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("dtype", "rank", "recompute"), [("float32", 0, False), ("bfloat16", 0, True), ("bfloat16", 8, False)]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("rank", "recompute"), [(0, False), (0, True), (8, False)])
 def test_peak_memory_is_what_the_dry_run_announces(
     dtype: Any,
     rank: int,
@@ -113,17 +112,21 @@ def test_peak_memory_is_what_the_dry_run_announces(
     sizes: dict[str, int],
     make_training_model: Callable[..., Any],
 ) -> None:
-    """Bytes per parameter and per token together, within a quarter."""
+    """Bytes per parameter and per token together, within a tenth on devices."""
+    others = 0 if device.type == "cpu" else torch.get_device_module(device).memory_allocated(device)
     trained = make_training_model(device, dtype, rank, gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)
     section = TrainedModelSection(dtype=dtype, lora_rank=rank)
     training = TrainingSection(gradient_checkpointing=recompute)
-    load = Load(micro_batch_tokens=1024, sampled_tokens=1024, cached_tokens=0, reference=False, critic=False)
+    exact = device.type == "cpu"
+    load = Load(
+        micro_batch_tokens=1024, sampled_tokens=1024, cached_tokens=0, reference=False, critic=False, exact=exact
+    )
     config = type(trained.model.config)(**sizes, bos_token_id=None)
     expected = sum(memory_parts(config, LocalConfig(model=section, training=training), load).values())
     long_rows = random_batch([(1, 255)] * 12, vocabulary=sizes["vocab_size"])
     trained.updater.update(long_rows, make_plan())
-    peak = _peak(device, trained, lambda: trained.updater.update(long_rows, make_plan()))
-    assert expected == pytest.approx(peak, rel=0.25)
+    peak = _peak(device, trained, lambda: trained.updater.update(long_rows, make_plan())) - others
+    assert expected == pytest.approx(peak, rel=0.25 if exact else 0.1)
 
 
 def _peak(device: torch.device, trained: Any, work: Callable[[], Any]) -> int:
