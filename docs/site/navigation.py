@@ -47,6 +47,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/install-plugins",
             "how-to/trust-plugins",
             "how-to/plugin",
+            "how-to/port-a-function",
             "how-to/from-trl",
             "how-to/from-verl",
             "how-to/from-rllm",

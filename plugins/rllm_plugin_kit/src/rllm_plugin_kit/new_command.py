@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 if TYPE_CHECKING:
     from rllm_plugin_kit.scaffold.naming import Names
+    from rllm_plugin_kit.scaffold.porting import Port
 
 
 @click.command()
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Directory to write it to. The default is NAME.",
 )
-def new(name: str, kind: str, into: Path | None) -> None:
+@click.option(
+    "--from",
+    "source",
+    metavar="FUNCTION",
+    help="Function to call in the plugin: PACKAGE:MODULE.FUNCTION or FILE.py:FUNCTION, with verl's arguments.",
+)
+def new(name: str, kind: str, into: Path | None, source: str | None) -> None:
     """Write a package with one working plugin.
 
     NAME is the package's name for `pip install`. The plugin's name is NAME without a leading `rllm-`, with underscores.
@@ -43,6 +51,10 @@ def new(name: str, kind: str, into: Path | None) -> None:
     \b
     Then edit src/my_estimator/estimator.py. You need not install again after an edit. Other kinds:
       rllm plugins new rllm-chess --kind environment --into ~/code/chess
+    \b
+    Make a plugin of a function that you have for verl:
+      rllm plugins new my-rloo --from verl:compute_rloo_outcome_advantage
+      rllm plugins new my-rank --from my_file.py:compute_rank_advantage
     """
     from rllm_plugin_kit.scaffold.naming import names_for
     from rllm_plugin_kit.scaffold.package import render, train_command, write
@@ -50,7 +62,8 @@ def new(name: str, kind: str, into: Path | None) -> None:
     names = names_for(name, kind)
     directory = into or Path(name)
     chosen = _chosen_as(names, kind)
-    files = render(names, kind, chosen)
+    port = None if source is None else _port(names, kind, chosen, source)
+    files = render(names, kind, chosen, port)
     write(files, directory)
     click.echo(f"{kind} {names.plugin}, in the package {name}:")
     for path in files:
@@ -61,6 +74,28 @@ def new(name: str, kind: str, into: Path | None) -> None:
     click.echo(f"  pip install -e {shlex.quote(f'{place}[test]')}")
     click.echo(f"  pytest {shlex.quote(str(directory))}")
     click.echo(f"  {train_command(kind, chosen)}")
+
+
+def _port(names: Names, kind: str, chosen: str, source: str) -> Port:
+    """Return the function that the plugin calls, with the facts that its test needs. Print notes about it."""
+    from rllm_core.errors import PluginError
+    from rllm_plugin_kit.scaffold.package import render
+    from rllm_plugin_kit.scaffold.porting import bind_arguments
+    from rllm_plugin_kit.scaffold.probing import measure
+    from rllm_plugin_kit.scaffold.sources import find_source
+
+    if kind != "estimator":
+        raise PluginError(
+            "kind-not-portable",
+            f"--from {source} cannot become a plugin of the kind {kind}.",
+            "Remove --from FUNCTION, or use --kind estimator.",
+        )
+    port = bind_arguments(find_source(source))
+    probed = replace(names, module="_rllm_ported")
+    port = measure(port, render(probed, kind, chosen, port), probed.module)
+    for note in port.notes:
+        click.echo(f"warning: {note}", err=True)
+    return port
 
 
 def _chosen_as(names: Names, kind: str) -> str:

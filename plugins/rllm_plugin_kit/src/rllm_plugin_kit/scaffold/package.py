@@ -10,6 +10,7 @@ from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 from rllm_plugin_kit.scaffold.naming import Names
+from rllm_plugin_kit.scaffold.porting import Port
 
 SUFFIX = ".template"
 """Suffix of template files, so that tools do not read them as Python."""
@@ -21,20 +22,23 @@ _DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
 
-def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
+def render(names: Names, kind: str, chosen: str, port: Port | None = None) -> dict[str, str]:
     """The files of a new package: path within it, with ``/``, to contents.
 
     Args:
         names: of the package.
         kind: one of `TEMPLATES`.
         chosen: what its README tells users to write in config: the plugin's name, qualified where it has to be.
+        port: the function that the plugin calls. None for the template's own computation.
     """
-    values = _values(names, kind, chosen)
+    values = _values(names, kind, chosen, port)
     files = {
         path.replace(MODULE, names.module).replace(DOT, "."): Text(text).substitute(values)
-        for directory in (_COMMON, kind)
+        for directory in (_COMMON, kind if port is None else f"ported_{kind}")
         for path, text in _templates(_DIRECTORY / directory)
     }
+    if port is not None and port.source.file is not None:
+        files[f"src/{names.module}/original.py"] = port.source.file.read_text(encoding="utf-8")
     return dict(sorted(files.items()))
 
 
@@ -74,11 +78,12 @@ def _templates(directory: Path) -> Iterator[tuple[str, str]]:
         yield file.relative_to(directory).as_posix().removesuffix(SUFFIX), file.read_text(encoding="utf-8")
 
 
-def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:
-    template = TEMPLATES[kind]
+def _values(names: Names, kind: str, chosen: str, port: Port | None) -> dict[str, str]:
+    template = TEMPLATES[kind] if port is None else port.template
     # `my_estimator` contains its kind. `median` becomes `median_estimator`, which is no import or builtin.
     has_kind = names.plugin.endswith(f"_{kind}")
     identifier = names.plugin if has_kind else f"{names.plugin}_{kind}"
+    class_name = "".join(word.capitalize() for word in identifier.split("_"))
     return {
         "distribution": names.distribution,
         "module": names.module,
@@ -86,7 +91,7 @@ def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:
         "chosen": chosen,
         "kind": kind,
         "function": identifier,
-        "class": "".join(word.capitalize() for word in identifier.split("_")),
+        "class": class_name,
         "title": template.title,
         "summary": template.summary,
         "what": f"{template.summary[:1].lower()}{template.summary[1:]}",
@@ -94,4 +99,6 @@ def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:
         "train": train_command(kind, chosen),
         "config": Text(template.config).substitute(chosen=chosen),
         "api_version": str(API_VERSION),
+        "extra": "",
+        **({} if port is None else port.values()),
     }
