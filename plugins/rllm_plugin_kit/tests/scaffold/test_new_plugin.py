@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from expecting import check_printed, check_values
+from packaging.requirements import Requirement
 
 from rllm.cli.main import main
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
@@ -135,6 +136,47 @@ def test_badge_and_entry_point_match_the_package(kind: str) -> None:
     badge = files["README.md"].splitlines()[2]
     assert badge.startswith(f"[![{workflow['name']}](https://github.com/OWNER/my-{kind}/actions/workflows/contract.yml")
     (job,) = workflow["jobs"].values()
-    assert job["strategy"]["matrix"]["python"][0] == "3.11"
     assert [step["run"] for step in job["steps"] if "run" in step][-2:] == ["rllm plugins doctor", "pytest"]
     assert {"uses": "actions/setup-python@v5", "with": {"python-version": "${{ matrix.python }}"}} in job["steps"]
+
+
+def test_workflow_tests_the_classified_pythons_and_cores() -> None:
+    files = render(names_for("my-loss", "loss"), "loss", "my_loss")
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    (job,) = yaml.safe_load(files[".github/workflows/contract.yml"])["jobs"].values()
+    matrix = job["strategy"]["matrix"]
+
+    pythons = [name.rpartition(" ")[2] for name in project["classifiers"] if "Python :: 3." in name]
+    assert (matrix["python"], project["requires-python"]) == (pythons, f">={pythons[0]}")
+    (core,) = {Requirement(text).specifier for text in project["dependencies"] if text.startswith("rllm-core")}
+    lowest, newest = matrix["core"]
+    assert newest == ""
+    assert lowest.removeprefix("==") in core
+    assert f">={lowest.removeprefix('==').removesuffix('.0')}" in str(core)
+    assert any("rllm-core${{ matrix.core }}" in step.get("run", "") for step in job["steps"])
+
+
+def test_release_needs_no_password_and_signs_its_files() -> None:
+    files = render(names_for("my-loss", "loss"), "loss", "my_loss")
+    release = yaml.safe_load(files[".github/workflows/release.yml"])
+    publish = release["jobs"]["publish"]
+
+    assert release["permissions"] == {"contents": "read"}
+    assert publish["permissions"] == {"id-token": "write", "attestations": "write", "contents": "read"}
+    used = [step["uses"].partition("@")[0] for step in publish["steps"]]
+    assert used[1:] == ["actions/attest-build-provenance", "pypa/gh-action-pypi-publish"]
+    assert "secrets" not in files[".github/workflows/release.yml"]
+    assert f"environment `{publish['environment']}`" in files["README.md"].replace("\n", " ")
+
+
+def test_dependabot_updates_packages_and_actions() -> None:
+    files = render(names_for("my-loss", "loss"), "loss", "my_loss")
+    updates = yaml.safe_load(files[".github/dependabot.yml"])["updates"]
+    assert {update["package-ecosystem"] for update in updates} == {"pip", "github-actions"}
+
+
+def test_links_of_the_package_name_its_repository() -> None:
+    files = render(names_for("my-loss", "loss"), "loss", "my_loss")
+    urls = tomllib.loads(files["pyproject.toml"])["project"]["urls"]
+    assert urls["Homepage"] == "https://github.com/OWNER/my-loss"
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from rllm_core import __version__
 
 _MAJOR, _MINOR, *_ = (int(part) for part in __version__.split("."))
+LOWEST_CORE = f"{_MAJOR}.{_MINOR}.0"
+"""The lowest version of rllm-core in `CORE_BOUNDS`."""
 CORE_BOUNDS = f">={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
 """Version range of rllm-core that a new package requires: this minor release."""
 

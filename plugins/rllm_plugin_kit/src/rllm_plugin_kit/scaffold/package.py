@@ -8,7 +8,7 @@ from string import Template as Text
 
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
-from rllm_plugin_kit.scaffold.kinds import TEMPLATES
+from rllm_plugin_kit.scaffold.kinds import LOWEST_CORE, TEMPLATES
 from rllm_plugin_kit.scaffold.naming import Names
 from rllm_plugin_kit.scaffold.porting import Port
 
@@ -100,5 +100,6 @@ def _values(names: Names, kind: str, chosen: str, port: Port | None) -> dict[str
         "config": Text(template.config).substitute(chosen=chosen),
         "api_version": str(API_VERSION),
         "extra": "",
+        "lowest_core": LOWEST_CORE,
         **({} if port is None else port.values()),
     }
