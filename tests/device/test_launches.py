@@ -29,11 +29,14 @@ def model(launches: Any) -> Any:
 
 
 def test_decode_pass_launches_few_kernels_and_waits_once(launches: Any, model: Any) -> None:
-    *_, decode = launches.decode_passes(model, ROWS, 3)
-    assert decode.launches <= 1.1 * launches.bare_decode_pass(model, ROWS).launches
-    assert decode.waits.total() == 1
-    assert decode.bytes_to_device <= 64 * ROWS
-    assert decode.bytes_to_host <= 32 * ROWS
+    _, without_graph, _, replay = launches.decode_passes(model, ROWS, 4)
+    assert without_graph.launches <= 1.1 * launches.bare_decode_pass(model, ROWS).launches
+    assert replay.kernels["replay of a graph"] == 1
+    assert replay.launches <= 16
+    for decode in (without_graph, replay):
+        assert decode.waits.total() == 1
+        assert decode.bytes_to_device <= 64 * ROWS
+        assert decode.bytes_to_host <= 32 * ROWS
 
 
 def test_update_waits_once_per_optimizer_step(launches: Any, model: Any) -> None:

@@ -298,25 +298,27 @@ def _call_kernel(name: str, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, 
     return tuple(_wrap(each) for each in results)
 
 
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 class Graph:
-    """The interface of `torch.accelerator.Graph` on this device. A replay repeats the operations on the same memory."""
+    """The interface of `torch.cuda.CUDAGraph` on this device. A replay repeats the operations on the same memory."""
 
     def __init__(self) -> None:
         self._operations: list[tuple[Callable[..., Any], Any, Any, list[Tensor]]] = []
-
-    def __enter__(self) -> None:
-        global _graph
-        if _graph is not None:
-            raise RuntimeError("a graph is already being captured")
-        _graph = self
-
-    def __exit__(self, *_: object) -> None:
-        global _graph
-        _graph = None
+        self._made: list[Tensor] = []
 
     def record(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         self._operations.append((func, args, kwargs, results))
+        known = {_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        self._made += [each for each in results if _memory(each) not in known and each.is_floating_point()]
+
+    def invalidate(self) -> None:
+        """Overwrite the results, because a capture on CUDA does not compute them."""
+        for result in self._made:
+            result.fill_(math.nan)
 
     @torch.no_grad()
     def replay(self) -> None:
@@ -327,6 +329,20 @@ class Graph:
             for old, new in zip(results, found, strict=True):
                 if new.data_ptr() != old.data_ptr():
                     old.copy_(new)
+
+
+@contextmanager
+def _capture(graph: Graph, pool: object = None, capture_error_mode: str = "global") -> Iterator[None]:
+    """Record the operations within. As on CUDA, a wait is an error, and results are valid only after a replay."""
+    global _graph
+    if _graph is not None:
+        raise RuntimeError("a graph is already being captured")
+    _graph = graph
+    try:
+        yield
+    finally:
+        _graph = None
+        graph.invalidate()
 
 
 class _DeviceModule:
@@ -344,6 +360,9 @@ class _DeviceModule:
     get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
     set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
     device = staticmethod(lambda index: nullcontext())
+    CUDAGraph = Graph
+    graph = staticmethod(_capture)
+    graph_pool_handle = staticmethod(object)
     max_memory_allocated = staticmethod(lambda device=None: COUNTS.peak)
     memory_allocated = staticmethod(lambda device=None: COUNTS.allocated)
 
@@ -380,7 +399,6 @@ def register() -> torch.device:
             module._foreach_supported_types.append(PretendTensor)  # type: ignore[attr-defined]
         _device_constructors()  # it remembers torch's own function, which `with torch.device(…)` looks for
         torch.tensor = _make_tensor
-        torch.accelerator.Graph = Graph  # type: ignore[assignment,misc]
     return torch.device(NAME, 0)
 
 

@@ -14,7 +14,8 @@ CONFIG = LlamaConfig(num_hidden_layers=2)
 def _write(cache: PageCache, page: int, number: float, copies: list[Copy], clear: list[int]) -> None:
     """Write one token to the first position of a page of each layer."""
     highest = max([page, *(copy.target for copy in copies)])
-    cache.prepare(highest, copies, clear, torch.tensor([page * BLOCK]))
+    cache.prepare(highest, copies, clear, torch.device("cpu"))
+    cache.write_to(torch.tensor([page * BLOCK]))
     for layer, _ in enumerate(cache.layers):
         states = torch.full((1, 2, 1, 5), number + layer)
         key, value = cache.update(states.clone(), -states[..., :3], layer)

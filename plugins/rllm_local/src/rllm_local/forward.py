@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
+from rllm_local.decode_graphs import PassArrays
 from rllm_local.exact_attention import BLOCK, FEWEST_ROWS, Layout, carry, let_layers_read_layouts
 from rllm_local.kv_cache import Copy, PageCache
 from rllm_local.page_attention import DecodeLayout, PromptLayout
@@ -124,27 +125,35 @@ def logits_after(model: Any, cache: PageCache, rows: Sequence[Row], n: int) -> T
     # Padding also sees position 0, because a query without visible keys gives NaN.
     positions = np.where(real, cached[:, None] + column, 0)
     pages, table = [row.pages for row in rows], _page_table(rows)
-    writes = _places(rows, table, positions, real)
-    inputs = to_device(device, ids, positions, writes, *(() if is_exact else (table,)))
-    _prepare(cache, rows, int(table.max()), inputs[2])
+    _prepare(cache, rows, int(table.max()), device)
+    arrays = PassArrays(ids, positions, _places(rows, table, positions, real), table)
 
-    def layout(window: int | None) -> Layout:
+    def layout(inputs: Sequence[Tensor], window: int | None) -> Layout:
         if not is_exact:
             return GatheredPages(inputs[3], inputs[1], window, dtype)
         if longest == 1:
             return DecodeLayout(pages, cached, window, dtype)
         return PromptLayout(pages, positions, window, dtype)
 
-    output = model(
-        input_ids=inputs[0],
-        attention_mask=carry(model.config.get_text_config(), layout),
-        position_ids=inputs[1],
-        **{cache_argument(model): cache},
-        use_cache=True,
-        logits_to_keep=max(n, FEWEST_ROWS) if few else n,
-    )
-    logits: Tensor = output.logits[:, -n:]
-    return logits
+    def forward(*inputs: Tensor) -> tuple[Tensor, object]:
+        cache.write_to(inputs[2])
+        mask = carry(model.config.get_text_config(), partial(layout, inputs))
+        output = model(
+            input_ids=inputs[0],
+            attention_mask=mask,
+            position_ids=inputs[1],
+            **{cache_argument(model): cache},
+            use_cache=True,
+            logits_to_keep=max(n, FEWEST_ROWS) if few else n,
+        )
+        return output.logits[:, -n:], mask
+
+    if longest == n == 1:
+        assert cache.graphs is not None
+        logits = cache.graphs.compute(forward, arrays)
+        if logits is not None:
+            return logits
+    return forward(*to_device(device, *arrays))[0]
 
 
 def _page_table(rows: Sequence[Row]) -> NDArray[np.int64]:
@@ -164,8 +173,8 @@ def _places(
     return places.reshape(-1)
 
 
-def _prepare(cache: PageCache, rows: Sequence[Row], highest: int, writes: Tensor) -> None:
-    """Prepare the pages of the rows. `highest` and `writes` are arguments of `PageCache.prepare`."""
+def _prepare(cache: PageCache, rows: Sequence[Row], highest: int, device: torch.device) -> None:
+    """Prepare the pages of the rows. `highest` and `device` are arguments of `PageCache.prepare`."""
     copies, clear = [], []
     for row in rows:
         known = max(row.cached, row.stored)
@@ -174,4 +183,4 @@ def _prepare(cache: PageCache, rows: Sequence[Row], highest: int, writes: Tensor
             copies.append(Copy(row.source, row.pages[last]))
         if page_start(len(row.pages) - 1) >= known:
             clear.append(row.pages[-1])
-    cache.prepare(highest, copies, clear, writes)
+    cache.prepare(highest, copies, clear, device)

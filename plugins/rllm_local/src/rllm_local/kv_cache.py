@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
+from rllm_local.decode_graphs import DecodeGraphs
 from rllm_local.exact_attention import BLOCK
 from rllm_local.transfer import to_device
 
@@ -92,27 +93,33 @@ class PageCache(Cache):  # type: ignore[misc]
     def __init__(self, config: Any, limit: int) -> None:
         """Create a cache for a model's `config` that grows up to `limit` pages, in addition to page 0."""
         self._limit = limit
+        self.graphs: DecodeGraphs | None = None
         self.pages = 0
         super().__init__(layers=[PageLayer() for _ in range(config.get_text_config().num_hidden_layers)])
 
-    def prepare(self, highest: int, copies: Sequence[Copy], clear: Sequence[int], writes: Tensor) -> None:
-        """Prepare a forward pass.
+    def prepare(self, highest: int, copies: Sequence[Copy], clear: Sequence[int], device: torch.device) -> None:
+        """Prepare the pages for a forward pass.
 
         Args:
             highest: highest number of a page that the pass uses.
             copies: pages to copy first.
             clear: pages to set to 0 first.
-            writes: (n_row * n_query,) flat positions of the new tokens.
+            device: device of the keys and values.
         """
+        self.graphs = self.graphs or DecodeGraphs(device)
         if highest >= self.pages:
+            self.graphs.clear()
             self.pages = min(max(highest + 1, int(GROWTH * self.pages)), self._limit + 1)
             for layer in self.layers:
                 layer.grow(self.pages)
-        for layer in self.layers:
-            layer.writes = writes
         if copies or clear:
             pairs = np.array(copies, np.int64).reshape(-1, 2)
-            numbers = to_device(writes.device, pairs[:, 0], pairs[:, 1], np.array(clear, np.int64))
+            numbers = to_device(device, pairs[:, 0], pairs[:, 1], np.array(clear, np.int64))
             for layer in self.layers:
                 if layer.is_initialized:
                     layer.prepare(*numbers)
+
+    def write_to(self, places: Tensor) -> None:
+        """Let the next pass write its new tokens to these places in the pages, (n_row * n_query,) int64."""
+        for layer in self.layers:
+            layer.writes = places

@@ -62,7 +62,9 @@ class GatheredPages(Layout):
         """
         self._shape = table.shape
         self._pages = table.reshape(-1)
-        keys, queries = _key_positions(table.shape[1], table.device), positions[:, None, :, None]
+        # A captured pass reads this tensor again.
+        self._keys = keys = _key_positions(table.shape[1], table.device)
+        queries = positions[:, None, :, None]
         hidden = keys > queries
         if window is not None:
             hidden = hidden | (keys <= queries - window)
