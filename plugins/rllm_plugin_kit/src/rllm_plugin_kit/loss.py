@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rllm_core.contracts.loss import LossInput, LossPlugin
+from rllm_core.contracts.loss import LossInput, LossPlugin, PolicyLoss
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.updates.losses import check_token_losses
 from rllm_plugin_kit.plugin import PluginContract
@@ -220,6 +220,16 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 "Let a row's tokens see nothing but their own row: which other rows are there is chance "
                 "(micro-batches, ranks). Derive randomness from inputs.seed and the row's id, not its position.",
             )
+
+
+def has_ratio(loss: PolicyLoss, params: Any) -> bool:
+    """Return True if the old log-probs change a loss."""
+    old = -torch.arange(1.0, 4.0)
+    inputs = LossInput(
+        logprobs=old - 0.1, old_logprobs=old, advantages=torch.ones(3), row_ids=torch.zeros(3, dtype=torch.int64)
+    )
+    other = replace(inputs, old_logprobs=old - 0.05)
+    return not torch.equal(loss(inputs, params), loss(other, params))
 
 
 def _columns(inputs: LossInput) -> list[tuple[str, Tensor]]:

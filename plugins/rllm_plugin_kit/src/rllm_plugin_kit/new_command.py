@@ -55,6 +55,7 @@ def new(name: str, kind: str, into: Path | None, source: str | None) -> None:
     Make a plugin of a function that you have for verl:
       rllm plugins new my-rloo --from verl:compute_rloo_outcome_advantage
       rllm plugins new my-rank --from my_file.py:compute_rank_advantage
+      rllm plugins new my-gspo --kind loss --from verl:compute_policy_loss_gspo
     """
     from rllm_plugin_kit.scaffold.naming import names_for
     from rllm_plugin_kit.scaffold.package import render, train_command, write
@@ -80,17 +81,17 @@ def _port(names: Names, kind: str, chosen: str, source: str) -> Port:
     """Return the function that the plugin calls, with the facts that its test needs. Print notes about it."""
     from rllm_core.errors import PluginError
     from rllm_plugin_kit.scaffold.package import render
-    from rllm_plugin_kit.scaffold.porting import bind_arguments
+    from rllm_plugin_kit.scaffold.porting import COLUMNS_OF, bind_arguments
     from rllm_plugin_kit.scaffold.probing import measure
     from rllm_plugin_kit.scaffold.sources import find_source
 
-    if kind != "estimator":
+    if kind not in COLUMNS_OF:
         raise PluginError(
             "kind-not-portable",
             f"--from {source} cannot become a plugin of the kind {kind}.",
-            "Remove --from FUNCTION, or use --kind estimator.",
+            "Remove --from FUNCTION, or use --kind estimator or loss.",
         )
-    port = bind_arguments(find_source(source))
+    port = bind_arguments(find_source(source), kind)
     probed = replace(names, module="_rllm_ported")
     port = measure(port, render(probed, kind, chosen, port), probed.module)
     for note in port.notes:

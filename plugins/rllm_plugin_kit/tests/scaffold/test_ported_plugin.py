@@ -51,6 +51,22 @@ def compute_sum(values):
     return values.sum()
 
 
+def unclipped_loss(old_log_prob, log_prob, advantages, response_mask, scale: float = 1.0):
+    return -(log_prob - old_log_prob).clamp(-20, 20).exp() * advantages * scale
+
+
+def reinforce_loss(log_prob, advantages, response_mask):
+    return -log_prob * advantages.detach()
+
+
+def surrogate_loss(old_log_prob, log_prob, advantages, response_mask):
+    return -(log_prob - old_log_prob).clamp(-20, 20).exp().detach() * advantages * log_prob
+
+
+def mean_loss(log_prob, advantages, response_mask):
+    return -(log_prob * advantages * response_mask).sum() / response_mask.sum()
+
+
 class Estimator:
     pass
 '''
@@ -67,9 +83,12 @@ def rank_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def port(name: str, source: str) -> dict[str, str]:
+VERL_LOSSES = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv")
+
+
+def port(name: str, source: str, kind: str = "estimator") -> dict[str, str]:
     """Write a package that calls a function, and return the text of its modules by file name."""
-    assert main(["plugins", "new", name, "--from", source]) == 0
+    assert main(["plugins", "new", name, "--kind", kind, "--from", source]) == 0
     return {file.name: file.read_text() for file in Path(name).rglob("*.py")}
 
 
@@ -106,6 +125,23 @@ def test_batches_that_the_function_rejects_are_printed(capfd: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("function", "has_ratio", "is_exact"),
+    [("unclipped", True, True), ("reinforce", False, True), ("surrogate", True, False)],
+)
+def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: bool, is_exact: bool) -> None:
+    files = port("my-port", f"rank.py:{function}_loss", "loss")
+
+    assert ("has_ratio=False" not in files["plugin.py"]) == has_ratio
+    assert ('gradient = "surrogate"' not in files["test_my_port.py"]) == is_exact
+
+
+def test_mean_without_weights_is_no_token_loss(capfd: pytest.CaptureFixture[str]) -> None:
+    port("my-port", "rank.py:mean_loss", "loss")
+
+    assert "no weighted mean" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("source", "code", "values"),
     [
         ("rank.py:compute_with_batch", "argument-not-available", ["compute_with_batch", "`batch`"]),
@@ -136,9 +172,13 @@ def test_ported_functions_of_verl_pass_their_tests(tmp_path: Path) -> None:
         files = port(package, f"verl:trainer.ppo.core_algos.compute_{name}_outcome_advantage")
         assert f'scope="{scope}"' in files["plugin.py"]
     port("my-rank", "rank.py:compute_rank_advantage")
+    port("my-unclipped", "rank.py:unclipped_loss", "loss")
+    for name in VERL_LOSSES:
+        port(f"my-{name.replace('_', '-')}-loss", f"verl:compute_policy_loss_{name}", "loss")
+    losses = ["my-unclipped", *(f"my-{name.replace('_', '-')}-loss" for name in VERL_LOSSES)]
 
-    # The estimator of single trajectories has no center.
-    assert "1 skipped" in run_tests(*names, "my-rank")
+    # The estimator of single trajectories has no center, and no loss reports clipped tokens.
+    assert f"{1 + len(losses)} skipped" in run_tests(*names, "my-rank", *losses)
     for command in (["check"], ["format", "--check"]):
         written = [sys.executable, "-m", "ruff", *command, "--no-cache", "--exclude", "original.py,rank.py,site", "."]
         finished = subprocess.run(written, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The files of a package that calls an existing function: which column each of its arguments receives."""
+"""The files of a package that calls an existing function: the data that each of its arguments receives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Column:
     """An argument that receives data of a batch."""
 
     value: str
-    """The expression in the estimator."""
+    """The expression in the package's call."""
     value_in_test: str
-    """The same in the test, which pads the columns itself."""
+    """The same in the test, which has its own padded tensors."""
     need: str | None = None
     """The column that the plugin spec lists in `needs`."""
 
@@ -43,6 +43,23 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
     }
 )
 """Arguments of verl's estimators -> the data that they receive."""
+LOSS_COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        "old_log_prob": Column(value="row.old_logprobs[None]", value_in_test="old"),
+        "log_prob": Column(value="row.logprobs[None]", value_in_test="new"),
+        "advantages": Column(value="row.advantages[None]", value_in_test="advantages"),
+        "response_mask": Column(value="mask", value_in_test="mask"),
+        "loss_agg_mode": Column(value='"token-mean"', value_in_test='"seq-mean-token-mean"'),
+        "rollout_is_weights": Column(value="weights", value_in_test="torch.ones_like(mask)"),
+    }
+)
+"""Arguments of verl's losses -> the data that they receive. A loss is called with one row at a time."""
+COLUMNS_OF = {"estimator": COLUMNS, "loss": LOSS_COLUMNS}
+REQUIRED = {
+    "estimator": ("token_level_rewards", "response_mask"),
+    "loss": ("log_prob", "advantages", "response_mask"),
+}
+"""Arguments without which a function is no plugin of the kind."""
 DEFAULTS = {"gamma": 1.0, "lam": 1.0}
 """Arguments without a default in verl's functions, and the defaults in verl's trainer."""
 CONFIG = "config"
@@ -70,15 +87,23 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A package's estimator that calls a function of others."""
+    """A plugin that calls a function of a different library or of the author."""
 
+    kind: str
+    """The kind of the plugin: ``estimator`` or ``loss``."""
     source: Source
     arguments: tuple[str, ...]
     """Arguments that receive columns, options or the config, in the function's order."""
     options: tuple[Option, ...]
     has_config: bool
     scope: str = "group"
+    """The scope of an estimator's advantages."""
     centres: bool = True
+    """True if equal rewards give advantages of exactly 0."""
+    is_exact: bool = True
+    """True if a loss has the gradient of its value."""
+    has_ratio: bool = True
+    """True if a loss uses the old log-probs."""
     notes: tuple[str, ...] = field(default=())
     """Warnings for the author."""
 
@@ -87,18 +112,24 @@ class Port:
         """The kind's data for this function."""
         option = self.options[0] if self.options else None
         config = f"name: $chosen, {option.name}: {_literal(option.default)}" if option else "name: $chosen"
+        key = {"estimator": "adv_estimator", "loss": "loss_fn"}[self.kind]
         return Template(
-            title="Advantage estimator",
+            title=TEMPLATES[self.kind].title,
             summary=f"The function {self.source.name} of {self.source.package or 'the author'}.",
-            train=TEMPLATES["estimator"].train,
-            config=f"rllm:\n  algorithm:\n    adv_estimator: {{{config}}}",
+            train=TEMPLATES[self.kind].train,
+            config=f"rllm:\n  algorithm:\n    {key}: {{{config}}}",
             dependencies=(*TEMPLATES["estimator"].dependencies[:-1], *TEMPLATES["loss"].dependencies[1:]),
         )
 
     @property
+    def columns(self) -> Mapping[str, Column]:
+        """The data that the kind's arguments can receive."""
+        return COLUMNS_OF[self.kind]
+
+    @property
     def needs(self) -> list[str]:
-        """Columns that must be filled before the estimator runs, sorted."""
-        named = (COLUMNS[name].need for name in self.arguments if name in COLUMNS)
+        """Columns that must be filled before the plugin runs, sorted."""
+        named = (self.columns[name].need for name in self.arguments if name in self.columns)
         return sorted(need for need in named if need is not None)
 
     def values(self) -> dict[str, str]:
@@ -107,13 +138,16 @@ class Port:
         config = ["load_config"] if self.has_config else []
         quoted = ", ".join(f'"{need}"' for need in self.needs)
         greedy = "greedy_rewards" in self.needs
+        indent = 8 if self.kind == "estimator" else 12
         return {
             "origin": self.source.origin,
             "original": self.source.name,
             "call": f"{loaded}()" if self.source.file is None else loaded,
             "original_imports": ", ".join(sorted([loaded, *config])),
             "torch_import": "import torch\n" if greedy else "",
-            "arguments": self._arguments(lambda column: column.value, "params.{name}", "load_config(params.config)", 8),
+            "arguments": self._arguments(
+                lambda column: column.value, "params.{name}", "load_config(params.config)", indent
+            ),
             "test_arguments": self._arguments(lambda column: column.value_in_test, None, "load_config({})", 12),
             "options_imports": self._option_imports(),
             "option_fields": self._option_fields(),
@@ -127,17 +161,20 @@ class Port:
             "skip": self._skip(),
             "extra": "" if self.source.file else f'{self.source.package} = ["{self.source.requirement}"]\n',
             "find_spec": "" if self.source.file else "from importlib.util import find_spec\n",
+            "only_find_spec": "" if self.source.file else "from importlib.util import find_spec\n\n",
             "pytest": "" if self.source.file else "import pytest\n",
             "package": self.source.package,
             "source_module": self.source.module,
-            "config_function": _CONFIG_FUNCTION if self.has_config else "",
+            "config_function": CONFIG_FUNCTIONS[self.kind] if self.has_config else "",
+            "gradient": "" if self.is_exact else '    gradient = "surrogate"  # The function detaches a factor.\n',
+            "has_ratio": "" if self.has_ratio else "        has_ratio=False,\n",
         }
 
     def _arguments(self, write: Callable[[Column], str], option: str | None, config: str, indent: int) -> str:
         lines = []
         for name in self.arguments:
-            if name in COLUMNS:
-                lines.append(f"{name}={write(COLUMNS[name])}")
+            if name in self.columns:
+                lines.append(f"{name}={write(self.columns[name])}")
             elif name == CONFIG:
                 lines.append(f"{name}={config}")
             elif option is not None:
@@ -154,9 +191,8 @@ class Port:
     def _option_fields(self) -> str:
         lines = [option.declaration(self.source.name) for option in self.options]
         if self.has_config:
-            lines.append(
-                '    config: dict[str, Any] = Field(default_factory=dict, description="Fields of verl\'s AlgoConfig.")'
-            )
+            description = f"Fields of verl's {CONFIG_CLASSES[self.kind]}."
+            lines.append(f'    config: dict[str, Any] = Field(default_factory=dict, description="{description}")')
         return "\n".join(lines) or f'    """`{self.source.name}` has no options."""'
 
     def _skip(self) -> str:
@@ -169,22 +205,22 @@ class Port:
         )
 
 
-def bind_arguments(source: Source) -> Port:
-    """Return a port in which every argument of the function receives a column, an option, or its default.
+def bind_arguments(source: Source, kind: str) -> Port:
+    """Return a port in which every argument of the function receives data, an option, or its default.
 
     Raises:
         PluginError: an argument cannot be filled.
     """
-    arguments, options = [], []
+    arguments, options, columns = [], [], COLUMNS_OF[kind]
     for name, parameter in inspect.signature(source.function).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in UNUSED:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in UNUSED - columns.keys():
             continue
         default = DEFAULTS.get(name) if parameter.default is parameter.empty else parameter.default
-        if name == CONFIG and source.package != "verl" and default is None and parameter.default is None:
+        if name == CONFIG and source.package != "verl" and parameter.default is None:
             continue
-        if isinstance(default, bool | int | float | str):
+        if name not in columns and isinstance(default, bool | int | float | str):
             options.append(Option(name=name, default=default))
-        elif name not in COLUMNS and not (name == CONFIG and source.package == "verl"):
+        elif name not in columns and not (name == CONFIG and source.package == "verl"):
             raise PluginError(
                 "argument-not-available",
                 f"{source.name} has the argument `{name}`, which rllm cannot fill.",
@@ -192,13 +228,20 @@ def bind_arguments(source: Source) -> Port:
                 "--from my_file.py:my_function.",
             )
         arguments.append(name)
-    if "response_mask" not in arguments or "token_level_rewards" not in arguments:
+    missing = [name for name in REQUIRED[kind] if name not in arguments]
+    if missing:
         raise PluginError(
             "argument-not-available",
-            f"{source.name} takes no `token_level_rewards` or no `response_mask`, so it is not an estimator.",
-            "Name a function with verl's signature: token_level_rewards, response_mask, index.",
+            f"{source.name} has no argument `{missing[0]}`, so it cannot be a plugin of the kind {kind}.",
+            f"Name a function with the arguments of verl: {', '.join(REQUIRED[kind])}.",
         )
-    return Port(source=source, arguments=tuple(arguments), options=tuple(options), has_config=CONFIG in arguments)
+    return Port(
+        kind=kind,
+        source=source,
+        arguments=tuple(arguments),
+        options=tuple(options),
+        has_config=CONFIG in arguments,
+    )
 
 
 def _literal(value: object) -> str:
@@ -211,11 +254,23 @@ _GREEDY_TASKS = """\
         for trajectory in (each for group in groups for each in group.trajectories):
             trajectory.info[GREEDY_REWARD] = 0.5
 """
-_CONFIG_FUNCTION = '''
+CONFIG_CLASSES = {"estimator": "AlgoConfig", "loss": "ActorConfig"}
+"""verl's class for the argument `config`, by kind."""
+CONFIG_FUNCTIONS = {
+    "estimator": '''
 
 def load_config(fields: dict[str, Any]) -> Any:
     """Return verl's algorithm config with these fields."""
     from verl.trainer.config import AlgoConfig
 
     return AlgoConfig(**fields)
-'''
+''',
+    "loss": '''
+
+def load_config(fields: dict[str, Any]) -> Any:
+    """Return verl's actor config with these fields."""
+    from verl.workers.config import ActorConfig
+
+    return ActorConfig(**{"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1, **fields})
+''',
+}

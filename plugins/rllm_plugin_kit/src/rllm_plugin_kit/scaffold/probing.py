@@ -1,4 +1,4 @@
-"""Facts about a ported estimator that its signature does not show, measured by the contract's own tests."""
+"""Facts about a ported function that its signature does not show, measured by the contract's own tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin, Scope
+from rllm_core.contracts.loss import LossPlugin
 from rllm_plugin_kit.estimator import EstimatorContract
+from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.scaffold.package import write
 from rllm_plugin_kit.scaffold.porting import Port
 
@@ -21,36 +23,52 @@ SCOPES: tuple[Scope, ...] = ("trajectory", "group", "role")
 
 
 def measure(port: Port, files: Mapping[str, str], module: str) -> Port:
-    """Return the port with its scope, with `centres`, and with notes about batches that the function does not support.
+    """Return the port with its measured facts, and with notes about batches that the function does not support.
 
     Args:
-        port: with any scope.
+        port: with any facts.
         files: of its package.
         module: the package's module in `files`. No installed module has this name.
     """
     with _import_plugin(port, files, module) as plugin:
-        problems = {scope: _find_problem(replace(plugin, scope=scope), "declared_scope_is_exact") for scope in SCOPES}
-        exact = [scope for scope, problem in problems.items() if problem is None]
-        if not exact:
-            return replace(port, notes=(str(problems["group"]),))
-        centres = _find_problem(plugin, "equal_rewards_give_zero_advantages", {}) is None
-        problem = _find_problem(plugin, "smallest_batches_work", {})
+        return _measure_loss(port, plugin) if isinstance(plugin, LossPlugin) else _measure_estimator(port, plugin)
+
+
+def _measure_estimator(port: Port, plugin: EstimatorPlugin[Any]) -> Port:
+    def find_problem(test: str, *options: Mapping[str, Any], scope: Scope = "group") -> str | None:
+        return _find_problem(EstimatorContract, replace(plugin, scope=scope), test, *options)
+
+    problems = {scope: find_problem("declared_scope_is_exact", scope=scope) for scope in SCOPES}
+    exact = [scope for scope, problem in problems.items() if problem is None]
+    if not exact:
+        return replace(port, notes=(str(problems["group"]),))
+    centres = exact[0] == "trajectory" or find_problem("equal_rewards_give_zero_advantages", {}) is None
+    problem = find_problem("smallest_batches_work", {})
+    return replace(port, scope=exact[0], centres=centres, notes=() if problem is None else (problem,))
+
+
+def _measure_loss(port: Port, plugin: LossPlugin[Any]) -> Port:
+    # It imports torch.
+    from rllm_plugin_kit.loss import LossContract, has_ratio
+
+    problem = _find_problem(LossContract, plugin, "it_returns_one_finite_loss_per_token", {})
+    if problem is not None:
+        return replace(port, notes=(problem,))
+    is_exact = _find_problem(LossContract, plugin, "gradient_matches_the_numeric_slope", {}) is None
+    problem = _find_problem(LossContract, plugin, "extreme_ratios_stay_finite", {})
     return replace(
         port,
-        scope=exact[0],
-        centres=centres or exact[0] == "trajectory",
+        is_exact=is_exact,
+        has_ratio=has_ratio(plugin.load(), plugin.params()),
         notes=() if problem is None else (problem,),
     )
 
 
-def _find_problem(plugin: EstimatorPlugin[Any], test: str, *options: Mapping[str, Any]) -> str | None:
+def _find_problem(
+    contract: type[PluginContract[Any]], plugin: Any, test: str, *options: Mapping[str, Any]
+) -> str | None:
     """Return the message of a test of the contract, None if it passes."""
-
-    class Probe(EstimatorContract):
-        def record(self) -> EstimatorPlugin[Any]:
-            return plugin
-
-    probe = Probe()
+    probe = type("Probe", (contract,), {"record": lambda self: plugin})()
     try:
         getattr(probe, f"test_{test}")(*map(probe.params_from, options))
     except AssertionError as error:
@@ -59,7 +77,9 @@ def _find_problem(plugin: EstimatorPlugin[Any], test: str, *options: Mapping[str
 
 
 @contextmanager
-def _import_plugin(port: Port, files: Mapping[str, str], module: str) -> Iterator[EstimatorPlugin[Any]]:
+def _import_plugin(
+    port: Port, files: Mapping[str, str], module: str
+) -> Iterator[EstimatorPlugin[Any] | LossPlugin[Any]]:
     with tempfile.TemporaryDirectory() as directory:
         write(files, Path(directory))
         sys.path.insert(0, f"{directory}/src")
@@ -68,7 +88,8 @@ def _import_plugin(port: Port, files: Mapping[str, str], module: str) -> Iterato
             original = sys.modules[f"{module}.original"] = ModuleType(f"{module}.original")
             setattr(original, port.source.name, port.source.function)
         try:
-            (plugin,) = importlib.import_module(f"{module}.plugin").rllm_estimators()
+            hooks = importlib.import_module(f"{module}.plugin")
+            (plugin,) = hooks.rllm_losses() if port.kind == "loss" else hooks.rllm_estimators()
             yield plugin
         finally:
             sys.path.remove(f"{directory}/src")
