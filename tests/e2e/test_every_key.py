@@ -91,6 +91,10 @@ GENERATED: dict[str, Any] = {
     "rllm.trainer.on_changed_source": "warn",
     "rllm.trainer.val_before_train": False,
     "rllm.trainer.seed": 3,
+    "rllm.trainer.max_hours": 9.0,
+    "rllm.trainer.max_tokens": 10**9,
+    "rllm.trainer.max_cost": 9.0,
+    **{f"rllm.trainer.prices.{name}": 0.5 for name in ("sampled_per_million", "trained_per_million", "per_hour")},
     "rllm.reward": ["even"],
     "rllm.sampler": "drop_solved",
     "rllm.renderer": "rllm-core/template",
@@ -274,7 +278,7 @@ def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, s
 def _places(key: Key, plan: RunPlan) -> list[Any]:
     """Return the sections and options that pass the value of a key to its readers."""
     if key.options_of and not key.is_read_by_core:
-        chosen = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
+        chosen = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers, *plan.observers]
         return [entry.params for entry in chosen if key.path[-1] in type(entry.params).model_fields]
     for shared in plan.backend.plugin.shared_keys:
         if shared.rllm == key.dotted:

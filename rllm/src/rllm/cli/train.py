@@ -120,6 +120,7 @@ def train_or_check(make_plan: Callable[[], RunPlan], start: Start) -> int:
 
 def _check(plan: RunPlan, start: Start) -> None:
     """Run the checks that come before the first step, except those that load a model or use a network."""
+    from rllm.cli.estimate import estimate_lines
     from rllm.planning.lengths import Model, measure_lengths
     from rllm.planning.preflight import check_to_train, load_plugins
     from rllm.planning.rendering_check import check_rendering
@@ -135,6 +136,9 @@ def _check(plan: RunPlan, start: Start) -> None:
     if found is not None:
         check_rendering(plan, found[0], train_tasks or (), val_tasks or ())
     show_data(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
+    number = None if train_tasks is None else len(train_tasks)
+    for line in estimate_lines(plan, number and -(-number // plan.max_batch_tasks(number))):
+        click.echo(line)
     try:
         RunDirectory.check(plan.config.rllm.trainer, resume=start.resume, overwrite=start.overwrite)
     except ConfigError as error:
@@ -167,10 +171,10 @@ def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:
             return 128 + received[0]
         if trainer.stopped_early:
             click.echo(
-                f"stopped after {trainer.finished_steps} of {trainer.total_steps} steps, saved in {directory.path}. "
-                "The same command with --resume continues from there."
+                f"stopped after {trainer.finished_steps} of {trainer.total_steps} steps, saved in {directory.path}."
+                + " The same command with --resume continues from there." * bool(received)
             )
-            return 128 + received[0]
+            return 128 + received[0] if received else 0
         show_summary(plan, trainer, val_tasks, seconds)
     finally:
         directory.close()

@@ -50,7 +50,7 @@ def make_plan(composed: Composed, registry: Registry) -> RunPlan:
 
 def _plan(composed: Composed, registry: Registry) -> RunPlan:
     plan = with_correction(_Planner(composed, registry).plan())
-    taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
+    taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers, *plan.observers]
     settled, unused_keys = settle_effects(plan.composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None

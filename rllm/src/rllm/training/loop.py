@@ -106,6 +106,8 @@ class TrainingLoop:
         self._weight_version = 0
         self._saved: int | None = None
         self._stop_requested = False
+        self._owes_validation = False
+        """True if an observer stopped the run before the validation of its last step. A resumed run starts with it."""
         self._interrupt: Callable[[], object] | None = None
         self.has_begun = False
         """True if `fit` has changed the run directory."""
@@ -255,14 +257,22 @@ class TrainingLoop:
             self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
             await self._validate_last(parts)
         before = self._settings.val_before_train and first == 0 and not self._stop_requested
-        if self._settings.val_only or before:
+        if self._owes_validation and not self._must_stop():
+            self._owes_validation = False
+            await self._validate(parts)
+            self._saved = None  # the checkpoint still owes it
+        elif self._settings.val_only or before:
             await self._validate(parts)
         if not self._settings.val_only:
             for global_step in range(first, self.total_steps):
-                if self._stop_requested:
+                if self._must_stop():
                     break
                 await self._train_step(global_step, parts)
-                if self._is_due(self._settings.test_freq) or self._is_last():
+                is_due = self._is_due(self._settings.test_freq) or self._is_last()
+                if not self._is_last() and not self._stop_requested and self._must_stop():
+                    self._owes_validation = is_due
+                    break
+                if is_due:
                     await self._validate(parts)
                 if self._is_due(self._settings.save_freq):
                     await self._save(parts)
@@ -270,6 +280,15 @@ class TrainingLoop:
                 await parts.batches.close()
             await self._save(parts)
         self._notify("on_train_end", self._finished)
+
+    def _must_stop(self) -> bool:
+        """Return True if the user or an observer stops the run. Print the observer's reason."""
+        reasons = [] if self._stop_requested else [observer.stop_reason() for observer in self._observers]
+        for reason in filter(None, reasons):
+            self._warn(f"the run stops after {self._finished} of {self.total_steps} steps: {reason}")
+            self._stop_requested = True
+            break
+        return self._stop_requested
 
     async def _train_step(self, global_step: int, parts: _Parts) -> None:
         step = parts.batches.start(self.total_steps - self._finished)
@@ -359,6 +378,7 @@ class TrainingLoop:
             "stages": parts.pipeline.state_dict(),
             "last_validation": self.last_validation,
             "validated_after": self._validated_after,
+            "owes_validation": self._owes_validation,
             "observers": self._states.state_dict(),
             "sampler": self._draws.state_dict(),
         }
@@ -406,6 +426,7 @@ class TrainingLoop:
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         self._validated_after = checkpoint.state.get("validated_after")
+        self._owes_validation = checkpoint.state.get("owes_validation", False)
         await backend.sync_weights(self._weight_version)
         self.directory.forget_after(self._finished)
         drawn = int(checkpoint.state["drawn_task_batches"])

@@ -64,6 +64,14 @@ class Observer:
     def on_epoch_end(self, epoch: int) -> None:
         """React to the end of an epoch, after its last step."""
 
+    def stop_reason(self) -> str | None:
+        """Return why the run must stop before its next step. None to continue.
+
+        Called before and after each step. The run then writes a checkpoint, and a resumed run continues exactly. The
+        reason is printed. It should contain the key to change.
+        """
+        return None
+
     def on_validation_start(self, global_step: int) -> bool:
         """Return False to skip this validation."""
         return True

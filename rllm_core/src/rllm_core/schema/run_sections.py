@@ -212,6 +212,28 @@ def _console() -> list[Choice]:
     return ["console"]
 
 
+OF_BUDGETS = ReadBy(options_of=("observer",))
+
+
+class PricesSection(Section):
+    """Your prices, in any currency. The metric `budget/cost` and `rllm.trainer.max_cost` use them."""
+
+    sampled_per_million: Annotated[float, OF_BUDGETS, TRAINING] = Field(
+        0.0, ge=0, description="Price of a million sampled tokens."
+    )
+    trained_per_million: Annotated[float, OF_BUDGETS, TRAINING] = Field(
+        0.0, ge=0, description="Price of a million trained tokens."
+    )
+    per_hour: Annotated[float, OF_BUDGETS, TRAINING] = Field(
+        0.0, ge=0, description="Price of an hour, for example of rented machines."
+    )
+
+    @property
+    def are_zero(self) -> bool:
+        """True if everything is free."""
+        return not (self.sampled_per_million or self.trained_per_million or self.per_hour)
+
+
 class TrainerSection(Section):
     """The training loop."""
 
@@ -221,6 +243,28 @@ class TrainerSection(Section):
     total_batches: Annotated[PositiveInt | Literal[-1], TRAINING] = Field(
         -1, description="Number of training steps. -1 means that `total_epochs` determines it."
     )
+    max_hours: Annotated[float | None, OF_BUDGETS, TRAINING] = Field(
+        None,
+        gt=0,
+        description="Budget of the run in hours, including the start of the backend and earlier starts. A run stops "
+        "before the first step at which a budget is spent.",
+    )
+    max_tokens: Annotated[PositiveInt | None, OF_BUDGETS, TRAINING] = Field(
+        None,
+        description="Budget of the run in tokens: sampled tokens of all rollouts, including validation, plus the "
+        "tokens of all rows of updates, prompts included. An update counts once, also with several epochs.",
+    )
+    max_cost: Annotated[
+        float | None,
+        OF_BUDGETS,
+        TRAINING,
+        NoEffect(
+            lambda section: section.prices.are_zero,
+            " while every price in {section}.prices is 0",
+            "Set a price, for example {section}.prices.per_hour=2.5, or remove this key.",
+        ),
+    ] = Field(None, gt=0, description="Budget of the run in the currency of `prices`.")
+    prices: PricesSection = section(PricesSection)
     logger: Annotated[list[Choice], Names("tracker")] = Field(
         default_factory=_console, description="Names of the trackers that receive metrics."
     )
@@ -256,6 +300,11 @@ class TrainerSection(Section):
     seed: Annotated[NonNegativeInt, ROLLOUT] = Field(
         0, description="Seed of the run. All random numbers are derived from it."
     )
+
+    @property
+    def has_budget(self) -> bool:
+        """True if the run counts its tokens and hours."""
+        return not (self.max_hours is self.max_tokens is self.max_cost is None and self.prices.are_zero)
 
 
 class AsyncTrainingSection(Section):

@@ -1,0 +1,1 @@
+"""The observer `budget`, which stops a run at its budget of hours, tokens or cost."""
