@@ -363,6 +363,8 @@ class _DeviceModule:
     CUDAGraph = Graph
     graph = staticmethod(_capture)
     graph_pool_handle = staticmethod(object)
+    current_stream = staticmethod(lambda: None)
+    stream = staticmethod(lambda stream: nullcontext())
     max_memory_allocated = staticmethod(lambda device=None: COUNTS.peak)
     memory_allocated = staticmethod(lambda device=None: COUNTS.allocated)
 

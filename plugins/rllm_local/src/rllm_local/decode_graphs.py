@@ -62,13 +62,14 @@ class DecodeGraphs:
         module = torch.get_device_module(device) if device.type != "cpu" else None
         self._device = device
         self._module: Any = module if hasattr(module, "CUDAGraph") else None
-        self._pool: Any = None
         self.clear()
 
     def clear(self) -> None:
         """Remove all graphs, because the memory of the cache has changed."""
         self._captured: dict[tuple[int, int], _CapturedPass] = {}
         self._uses: Counter[tuple[int, int]] = Counter()
+        # Graphs share a pool of memory. A pool without graphs cannot be used again.
+        self._pool: Any = None
 
     def compute(self, forward: Forward, arrays: PassArrays) -> Tensor | None:
         """Return the logits, (n_row, 1, n_vocabulary), or None if no graph is available.
@@ -95,19 +96,25 @@ class DecodeGraphs:
             part.view(array.shape)
             for part, array in zip(torch.split(inputs, [array.size for array in padded]), padded, strict=True)
         ]
+        forward(*views)  # libraries allocate their memory in the first pass
         graph = self._module.CUDAGraph()
         self._pool = self._pool or self._module.graph_pool_handle()
         try:
-            forward(*views)  # libraries allocate their memory in the first pass
-            # A second thread may train or score at the same time.
-            with self._module.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            # A failed capture would leave the thread on the stream of the capture. Other threads may train or score.
+            with (
+                self._module.stream(self._module.current_stream()),
+                self._module.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            ):
                 logits, used = forward(*views)
-            graph.replay()  # a capture computes nothing
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             # For example, the experts of a mixture are chosen by numbers that the program reads.
             log.warning("This model decodes without graphs, because a pass cannot be captured: %s", error)
             self._module = None
+            self.clear()
             return None
+        graph.replay()  # a capture computes nothing
         self._captured[padded.table.shape] = _CapturedPass(graph, inputs, logits, used)
         return logits[:n_row]
 

@@ -114,6 +114,8 @@ class PageCache(Cache):  # type: ignore[misc]
                 layer.grow(self.pages)
         if copies or clear:
             pairs = np.array(copies, np.int64).reshape(-1, 2)
+            # Padding may have written NaN to page 0 if the weights were not finite.
+            clear = [0, *clear]
             numbers = to_device(device, pairs[:, 0], pairs[:, 1], np.array(clear, np.int64))
             for layer in self.layers:
                 if layer.is_initialized:

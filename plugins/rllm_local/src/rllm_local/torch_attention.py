@@ -29,8 +29,8 @@ def can_group_heads(device: torch.device, dtype: torch.dtype) -> bool:
 def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Return torch's attention with a mask, (n, heads, n_query, size).
 
-    The query heads that share a key head become queries of that head. With grouped heads and a mask, torch has no
-    fused kernel for GPUs.
+    With grouped heads and a mask, torch has no fused kernel for GPUs. So the query heads that share a key head become
+    queries of that head. For several queries, which would need a larger mask, keys and values are repeated.
 
     Args:
         query: (n, heads, n_query, size).
@@ -41,11 +41,12 @@ def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
     """
     n, heads, n_query, size = query.shape
     shared = heads // key.shape[1]
-    if shared > 1 and n_query > 1:
-        mask = mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
-    queries = query.reshape(n, key.shape[1], shared * n_query, size)
+    if n_query > 1:
+        key, value = (each.repeat_interleave(shared, dim=1) if shared > 1 else each for each in (key, value))
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    queries = query.reshape(n, key.shape[1], shared, size)
     output = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scale)
-    return output.reshape(n, heads, n_query, value.shape[-1])
+    return output.reshape(n, heads, 1, value.shape[-1])
 
 
 class GatheredPages(Layout):

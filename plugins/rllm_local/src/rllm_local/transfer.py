@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def to_device(device: torch.device, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
-    """Return tensors on the device with the values, shapes and dtypes of the arrays. The program does not wait.
+    """Return tensors on the device with the values, shapes and dtypes of the arrays. torch does not wait.
 
     On a CPU they share the arrays' memory. On other devices they share the memory of one copy. The arrays may change
     after the call, because torch reads pageable memory before it returns from a non-blocking copy.
@@ -60,7 +60,8 @@ def to_host(value: T) -> T:
 def map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
     """Return a copy of a value with the function's results instead of its tensors.
 
-    A value is a tensor, or a list, a mapping or a dataclass of values. Other objects do not change.
+    A value is a tensor, or a list, a tuple without names, a mapping or a dataclass of values. Other objects do not
+    change.
     """
     changed: Any = value
     if isinstance(value, Tensor):

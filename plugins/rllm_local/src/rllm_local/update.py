@@ -113,7 +113,7 @@ class Updater:
         predicted = batch if observed is None else replace(batch, loss_mask=batch.loss_mask | (observed > 0))
         parts = micro_batches(predicted, rows, self._micro_batch_tokens, self._model.device)
         tokens = [self._backward(batch, part, weights, observed, targeted, plan, number) for part in parts]
-        # This is the only wait for a device in an optimizer step. Checks and metrics use the copies.
+        # One wait for the device. Checks and metrics use the copies.
         norms, tokens = to_host((self._clipped_norms(), tokens))
         for each in tokens:
             self._role_losses.check_finite(each.policy_losses, batch, each.inputs, plan)
@@ -127,8 +127,6 @@ class Updater:
                     "training.learning_rate.",
                     "advantages" if name == "actor" else "returns",
                 )
-        self.optimizer.step()
-        self.masters.write()
         loss = sum(float(each.loss) for each in tokens)
         means.add("actor/loss", loss)
         for each in tokens:
@@ -144,6 +142,8 @@ class Updater:
             )
             actor_norm = float(norms["actor"])
             trace.note_norm(number, actor_norm, clip_factor(actor_norm, self._settings.max_grad_norm))
+        self.optimizer.step()
+        self.masters.write()
 
     def _clipped_norms(self) -> dict[str, Tensor]:
         """Clip the gradients of actor and critic, add them, and return their norms before clipping, () each."""
