@@ -38,8 +38,9 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.sdk.proxy.mode": "external",
     "rllm.sdk.proxy.admin_token": "secret",
 }
-IN_EVERY_RUN = ("rllm.record",)
-"""Keys that a tracker of every run reads, if it is installed."""
+BUDGETS = ("max_hours", "max_tokens", "max_cost", "prices.sampled_per_million", "prices.trained_per_million")
+IN_EVERY_RUN = ("rllm.record", "rllm.trainer.prices.per_hour", *(f"rllm.trainer.{name}" for name in BUDGETS))
+"""Keys that a tracker or an observer of every run reads, if it is installed."""
 BY_PLUGINS = [name for name, key in KEYS.items() if not key.is_read_by_core and name not in IN_EVERY_RUN]
 REFUSED = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is None]
 REDUNDANT = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is not None]

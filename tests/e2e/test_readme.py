@@ -104,7 +104,7 @@ def test_all_commands_run_in_one_directory(
     """The commands of the README and of the tutorial run from top to bottom."""
     assert REMEDY in text_of(TUTORIAL)
     rows = re.findall(r"^\|[^`]*\| `(rllm [^`]*)` \|", README, re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 12
     first, *others = commands("README.md")
     for command in (first, *rows, *others, TUTORIAL, *commands(TUTORIAL)):
         if command == TUTORIAL:
@@ -115,7 +115,9 @@ def test_all_commands_run_in_one_directory(
             environ["RLLM_BLOCK_PLUGINS"] = "" if command.startswith("rllm why") else "rllm-view"
             done = forked_rllm(*_words(command))
             refused = "eps_clip=0.3" in command
-            assert done.returncode == (2 if refused else 0), f"{command}\n{done.stderr}"
+            # A short run may have faults, which rllm doctor reports with 1.
+            expected = (2,) if refused else (0, 1) if command.startswith("rllm doctor") else (0,)
+            assert done.returncode in expected, f"{command}\n{done.stderr}"
             assert not refused or REMEDY in done.stderr
 
     chosen = [read_config(run)["rllm"]["algorithm"]["adv_estimator"] for run in directory.glob("runs/*/guess-*")]
