@@ -185,8 +185,10 @@ ci release: install
 test-nightly: install
 	$(PYTEST) -m "(nightly or hypothesis) and not gpu" --hypothesis-profile thorough
 
-# Settings of torch's and MKL's kernels that compute as other processors do: AVX2 with sums in a strict order, and SSE only.
-KERNELS := ATEN_CPU_CAPABILITY=avx2;MKL_CBWR=AVX2,STRICT ATEN_CPU_CAPABILITY=default;MKL_CBWR=COMPATIBLE
+# Settings of the kernels of torch, MKL and oneDNN that compute as other processors do: AVX2 with sums in a strict order, and SSE only.
+# Without oneDNN's setting, torch 2.13 raises an error for bfloat16 attention on a processor with AMX.
+KERNELS := ATEN_CPU_CAPABILITY=avx2;MKL_CBWR=AVX2,STRICT;ONEDNN_MAX_CPU_ISA=AVX2 \
+  ATEN_CPU_CAPABILITY=default;MKL_CBWR=COMPATIBLE;ONEDNN_MAX_CPU_ISA=SSE41
 NUMERICAL := plugins/rllm_local/tests plugins/rllm_estimators/tests plugins/rllm_backend_kit/tests plugins/rllm_tinker_server/tests/host \
   tests/conformance tests/contract/test_teachers.py rllm_core/tests/algorithms rllm_tinker/tests/backend rllm/tests/builtin/preferences \
   rllm_verl/tests/training
