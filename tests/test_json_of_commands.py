@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
 from rllm.cli.main import cli, main
+from rllm_core import __version__
 from rllm_core.plugins.discovery import discover
 
 RUNS = "starts a run or a server, or writes files"
 WITHOUT = {
     "config convert": "prints a configuration",
-    "config show": "prints YAML",
     "config validate": "prints one line",
-    "episode": "prints a conversation",
     "export": RUNS,
     "gateway prune": "prints one line",
     "gateway serve": RUNS,
     "gateway show": "prints a conversation",
     "plugins new": RUNS,
-    "prefer": RUNS,
     "record check": "prints one line for each difference",
     "replay": RUNS,
-    "sft": RUNS,
     "skill": "prints a page",
     "tinker serve": RUNS,
-    "train": RUNS,
     "view": RUNS,
-    "why": "prints an explanation",
 }
 
 
@@ -90,3 +86,36 @@ def test_findings_as_json_have_a_remedy(print_json: Any, monkeypatch: pytest.Mon
 
     assert findings["RLLM_ALLOW_PLUGINS"]["code"] == "unknown-plugin"
     assert findings["RLLM_ALLOW_PLUGINS"]["remedy"]
+
+
+def test_dry_run_as_json_has_plugins_and_data(
+    print_json: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"prompt": "1 + 1?", "completion": "2"}
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n")
+
+    printed = print_json("train", "guess", "--dry-run", "rllm.rollout.n=4")
+
+    assert {"kind": "estimator", "name": "grpo", "distribution": "rllm-core", "version": __version__} in printed[
+        "plugins"
+    ]
+    assert "advantages" in [stage["name"] for stage in printed["stages"]]
+    assert {"key": "rllm.rollout.n", "value": 4, "origin": "command line"} in printed["values"]
+    assert printed["losses"][0]["loss"] == "ppo"
+    assert (printed["data"], printed["estimate"], printed["warnings"]) == ([], None, [])
+    summary, lengths = print_json("sft", "--data", "train.jsonl", "--dry-run")["data"]
+    assert (summary["source"], summary["rows"], summary["columns"]) == (
+        "train.jsonl",
+        1,
+        {"prompt": 1, "completion": 1},
+    )
+    assert lengths["median"] == lengths["longest"] > 0
+    assert main(["train", "guess", "--json"]) == 2
+
+
+def test_config_as_json_has_all_values_and_origins(print_json: Any) -> None:
+    values = print_json("config", "show", "guess", "rllm.rollout.n=4")
+
+    assert {"key": "rllm.rollout.n", "value": 4, "origin": "command line"} in values
+    assert {"key": "rllm.backend", "value": "local", "origin": "default"} in values

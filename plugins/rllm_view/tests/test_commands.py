@@ -162,6 +162,35 @@ def test_why_token_prints_every_fact_as_text(say: Say, finished_run: Path) -> No
     assert "hint: Use a sampled token: " in prompt
 
 
+def test_episode_and_why_print_json(say: Say, finished_run: Path) -> None:
+    played = json.loads(say("episode", finished_run, 1, "task-0:0", "--json"))
+    why = json.loads(say("why", finished_run, 1, "task-0:0", "--top", 1, "--json"))
+    prompt, kept = (
+        json.loads(say("why", finished_run, 1, "task-0:0", "--token", place, "--json")) for place in (0, 10)
+    )
+
+    assert played["uid"] == why["uid"] == "1.0:task-0:0/0"
+    assert played["turns"][0]["text"] == "answer 0"
+    assert (played["outcome"]["outcome"], why["facts"]["Estimator"]) == ("trained", "grpo, baseline 0.25")
+    (strongest,) = why["strongest_tokens"]
+    assert (strongest["token"], strongest["turn"], strongest["text"]) == (10, 1, " w4")
+    assert [push["value"] for push in strongest["pushes"]] == pytest.approx([0.00375, 0.00375])
+    assert (prompt["is_sampled"], prompt["facts"], kept["is_sampled"], len(kept["facts"])) == (False, {}, True, 12)
+    values = {(each["id"], each["epoch"]): each for each in kept["values"]}
+    assert values["push", 0]["value"] == pytest.approx(0.00375)
+    assert all((each["value"] is None) == (each["missing"] is not None) for each in kept["values"])
+
+
+@pytest.mark.parametrize("command", ["why", "episode"])
+def test_choices_as_json_have_all_rows(say: Say, finished_run: Path, command: str) -> None:
+    steps = json.loads(say(command, finished_run, "--json"))
+    trajectories = json.loads(say(command, finished_run, 1, "--json"))
+
+    assert [each["step"] for each in steps] == [2, 1, 0]
+    assert len(trajectories) == steps[1]["generated"]
+    assert {each["step"] for each in trajectories} == {1}
+
+
 @pytest.mark.parametrize("command", ["why", "episode"])
 def test_commands_without_arguments_list_runs_steps_and_trajectories(
     say: Say, finished_run: Path, command: str

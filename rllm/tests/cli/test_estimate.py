@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rllm.cli.estimate import StepMeans, estimate_lines
+from rllm.cli.estimate import StepMeans, estimate_run
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
@@ -47,10 +47,12 @@ def test_estimate_multiplies_the_means_of_a_step(
         "rllm.trainer.prices={sampled_per_million: 2, trained_per_million: 10, per_hour: 2.5}",
     ]
     plan = make_plan(compose(registry, layers_from_overrides(keys)), registry)
-    heading, time, sampled, counted, total = estimate_lines(plan, steps_per_epoch=2)
+    found = estimate_run(plan, steps_per_epoch=2)
+    assert found is not None
+    heading, time, sampled, counted, total = found.lines()
     assert heading.startswith("Estimate for 10 steps, from 1 step of ")
     assert time.endswith("0.10 hours")
     assert sampled.endswith("36,000")
     assert tokens in counted
     assert total.endswith(cost)
-    assert estimate_lines(plan, steps_per_epoch=None) == []
+    assert estimate_run(plan, steps_per_epoch=None) is None

@@ -12,6 +12,6 @@ from .configuring import (
     read_request as read_request,
     require_roles as require_roles,
 )
-from .dry_run import show_values as show_values
+from .dry_run import list_values as list_values, show_values as show_values
 from .plugins import commands_in as commands_in
 from .tables import print_table as print_table

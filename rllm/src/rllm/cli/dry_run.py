@@ -1,10 +1,11 @@
-"""Output of `--dry-run`: the stage graph, plugins with their versions, losses, and every value with its origin."""
+"""Output of `--dry-run`: the stage graph, plugins with their versions, losses, and values with their origins, as text or JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +16,12 @@ from rllm.planning.async_training import recommend
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import losses_in_force
 from rllm.rows.summary import RowSummary
+from rllm_core.contracts.backend import Footprint
+from rllm_core.contracts.chosen import Registered
 from rllm_core.pipeline.graph import count_rollout_stages
 
 if TYPE_CHECKING:
+    from rllm.cli.estimate import Estimate
     from rllm.planning.lengths import Lengths
 
 BY_DERIVATION = ", by derivation"
@@ -40,10 +44,9 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
         ],
     )
     click.echo("\nPlugins:")
-    chosen = sorted((entry for entry in plan.registered() if entry.kind != "stage"), key=lambda entry: entry.kind)
     print_table(
         ("kind", "name", "distribution", "version"),
-        [(entry.kind, entry.name, entry.distribution, entry.version) for entry in chosen],
+        [(entry.kind, entry.name, entry.distribution, entry.version) for entry in _list_plugins(plan)],
         bold=1,
     )
     click.echo("\nLosses:")
@@ -55,6 +58,41 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
     show_values(plan, keys)
     for line in (*plan.warnings, *_show_footprint(plan)):
         click.echo(f"warning: {line}", err=True)
+
+
+def describe_plan(
+    plan: RunPlan, keys: Collection[str], data: Iterable[RowSummary | Lengths], estimate: Estimate | None
+) -> dict[str, Any]:
+    """Return the output of `--dry-run` as data for JSON, with the values of these keys."""
+    footprint = _find_footprint(plan)
+    return {
+        "data": [each.values() for each in data],
+        "estimate": None if estimate is None else asdict(estimate),
+        "stages": [
+            {
+                "name": stage.plugin.name,
+                "distribution": stage.registered.distribution,
+                "reads": sorted(stage.plugin.reads),
+                "writes": sorted(stage.plugin.writes),
+            }
+            for stage in plan.stages
+        ],
+        "plugins": [
+            {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
+            for entry in _list_plugins(plan)
+        ],
+        "losses": [asdict(entry) for entry in losses_in_force(plan)],
+        "batches_ahead": plan.batches_ahead,
+        "recommendations": [asdict(each) for each in recommend(plan)],
+        "values": list_values(plan, keys),
+        "footprint": None if footprint is None else {"title": footprint.title, "rows": dict(footprint.rows)},
+        "warnings": [*plan.warnings, *(() if footprint is None else footprint.warnings)],
+    }
+
+
+def _list_plugins(plan: RunPlan) -> list[Registered[Any]]:
+    """Return the plugins of a run without its stages, sorted by kind."""
+    return sorted((entry for entry in plan.registered() if entry.kind != "stage"), key=lambda entry: entry.kind)
 
 
 def show_data(summaries: Iterable[RowSummary | Lengths]) -> None:
@@ -124,14 +162,18 @@ def _updates(number: int) -> str:
 
 def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
     """Print the run's memory and other resources, if the backend can estimate them. Return its warnings."""
-    estimate = plan.backend.plugin.footprint
-    found = estimate and estimate(plan.composed.backend_config, plan.config, plan.needs)
+    found = _find_footprint(plan)
     if not found:
         return ()
     if found.rows:
         click.echo(f"\n{found.title}:")
         print_table((), found.rows)
     return found.warnings
+
+
+def _find_footprint(plan: RunPlan) -> Footprint | None:
+    estimate = plan.backend.plugin.footprint
+    return None if estimate is None else estimate(plan.composed.backend_config, plan.config, plan.needs)
 
 
 def chosen_keys(plan: RunPlan) -> list[str]:
@@ -147,6 +189,11 @@ def chosen_keys(plan: RunPlan) -> list[str]:
 
 def show_values(plan: RunPlan, keys: Collection[str]) -> None:
     """Print the values of some keys of a plan with their origins."""
-    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.printable_tree)]
-    rows = [(key, value, plan.composed.origin(key)) for key, value in values if key in keys]
+    rows = [(each["key"], json.dumps(each["value"]), each["origin"]) for each in list_values(plan, keys)]
     print_table(("key", "value", "origin"), rows)
+
+
+def list_values(plan: RunPlan, keys: Collection[str]) -> list[dict[str, Any]]:
+    """Return the fields ``key``, ``value`` and ``origin`` of some keys of a plan."""
+    values = [(".".join(path), value) for path, value in leaves(plan.composed.printable_tree)]
+    return [{"key": key, "value": value, "origin": plan.composed.origin(key)} for key, value in values if key in keys]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -46,8 +46,36 @@ class StepMeans:
         )
 
 
-def estimate_lines(plan: RunPlan, steps_per_epoch: int | None) -> list[str]:
-    """Return lines about the whole run. Empty if no earlier run of this name or environment has two steps.
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The whole run's time, tokens and cost, without validation."""
+
+    steps: int
+    """Number of steps of the run."""
+    run: str
+    """Directory of the earlier run."""
+    measured_steps: int
+    hours: float
+    sampled_tokens: float
+    trained_tokens: float | None
+    """None if the earlier run did not count them."""
+    cost: float | None
+    """In the currency of the prices. None without prices."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines to print."""
+        steps = "1 step" if self.measured_steps == 1 else f"{self.measured_steps} steps"
+        trained = "not counted in that run" if self.trained_tokens is None else f"{self.trained_tokens:,.0f}"
+        yield f"Estimate for {self.steps:,} steps, from {steps} of {self.run}, without validation:"
+        yield f"  time            {self.hours:,.2f} hours"
+        yield f"  sampled tokens  {self.sampled_tokens:,.0f}"
+        yield f"  trained tokens  {trained}"
+        if self.cost is not None:
+            yield f"  cost            {self.cost:,.2f}"
+
+
+def estimate_run(plan: RunPlan, steps_per_epoch: int | None) -> Estimate | None:
+    """Return the estimate for a run. None if no earlier run of this name or environment has two steps.
 
     Args:
         plan: the run.
@@ -58,19 +86,18 @@ def estimate_lines(plan: RunPlan, steps_per_epoch: int | None) -> list[str]:
     total = trainer.total_batches if trainer.total_batches > 0 else (steps_per_epoch or 0) * trainer.total_epochs
     means = None if found is None else _read_means(found)
     if means is None or not total or trainer.val_only:
-        return []
+        return None
     hours, sampled = total * means.seconds / SECONDS_PER_HOUR, total * means.sampled
     trained = None if means.trained is None else total * means.trained
-    steps = "1 step" if means.steps == 1 else f"{means.steps} steps"
-    lines = [
-        f"Estimate for {total:,} steps, from {steps} of {found}, without validation:",
-        f"  time            {hours:,.2f} hours",
-        f"  sampled tokens  {sampled:,.0f}",
-        f"  trained tokens  {'not counted in that run' if trained is None else f'{trained:,.0f}'}",
-    ]
-    if not trainer.prices.are_zero:
-        lines.append(f"  cost            {_cost(trainer, hours, sampled, trained or 0.0):,.2f}")
-    return lines
+    return Estimate(
+        steps=total,
+        run=str(found),
+        measured_steps=means.steps,
+        hours=hours,
+        sampled_tokens=sampled,
+        trained_tokens=trained,
+        cost=None if trainer.prices.are_zero else _cost(trainer, hours, sampled, trained or 0.0),
+    )
 
 
 def _cost(trainer: TrainerSection, hours: float, sampled: float, trained: float) -> float:

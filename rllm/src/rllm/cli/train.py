@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -24,11 +25,14 @@ from rllm.cli.configuring import (
     read_request,
     run_plan_for,
 )
-from rllm.cli.dry_run import chosen_keys, show_data, show_plan
+from rllm.cli.dry_run import chosen_keys, describe_plan, show_data, show_plan
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rllm.cli.estimate import Estimate
+    from rllm.planning.lengths import Lengths
+    from rllm.rows.summary import RowSummary
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
 
@@ -41,6 +45,7 @@ class Start:
     overwrite: bool
     dry_run: bool
     everything: bool
+    as_json: bool
 
     def plan(self, request: Request) -> RunPlan:
         """Return the plan of the run."""
@@ -51,6 +56,8 @@ class Start:
             raise click.UsageError("--resume continues the run in the directory, --overwrite replaces it: choose one.")
         if self.everything and not self.dry_run:
             raise click.UsageError("--all goes with --dry-run.")
+        if self.as_json and not self.dry_run:
+            raise click.UsageError("--json goes with --dry-run.")
 
 
 def start_options(run: Callable[[CommandLine, Start], int]) -> Callable[..., int]:
@@ -65,9 +72,10 @@ def start_options(run: Callable[[CommandLine, Start], int]) -> Callable[..., int
         overwrite: bool,
         dry_run: bool,
         everything: bool,
+        as_json: bool,
         **flags: Any,
     ) -> int:
-        return run(CommandLine(words, model, files, flags), Start(resume, overwrite, dry_run, everything))
+        return run(CommandLine(words, model, files, flags), Start(resume, overwrite, dry_run, everything, as_json))
 
     function: Callable[..., int] = command
     for name, help_text in reversed(
@@ -78,6 +86,9 @@ def start_options(run: Callable[[CommandLine, Start], int]) -> Callable[..., int
         }.items()
     ):
         function = click.option(name, is_flag=True, help=help_text)(function)
+    function = click.option("--json", "as_json", is_flag=True, help="With --dry-run, print JSON, for programs.")(
+        function
+    )
     text = "With --dry-run, also print default values."
     return click.option("--all", "everything", is_flag=True, help=text)(function)
 
@@ -113,14 +124,25 @@ def train_or_check(make_plan: Callable[[], RunPlan], start: Start) -> int:
     if not start.dry_run:
         return _train(make_plan, start)
     plan = make_plan()
-    _check(plan, start)
-    show_plan(plan, list(plan.composed.origins) if start.everything else chosen_keys(plan))
+    keys = list(plan.composed.origins) if start.everything else chosen_keys(plan)
+    if start.as_json:
+        data: list[RowSummary | Lengths] = []
+        estimate = _check(plan, start, data.extend)
+        click.echo(json.dumps(describe_plan(plan, keys, data, estimate), indent=2))
+        return 0
+    estimate = _check(plan, start, show_data)
+    for line in () if estimate is None else estimate.lines():
+        click.echo(line)
+    show_plan(plan, keys)
     return 0
 
 
-def _check(plan: RunPlan, start: Start) -> None:
-    """Run the checks that come before the first step, except those that load a model or use a network."""
-    from rllm.cli.estimate import estimate_lines
+def _check(plan: RunPlan, start: Start, show: Callable[[Iterable[RowSummary | Lengths]], None]) -> Estimate | None:
+    """Run the checks that come before the first step, except those that load a model or use a network.
+
+    `show` receives the content of the run's data sources. Return the estimate of the run.
+    """
+    from rllm.cli.estimate import estimate_run
     from rllm.planning.lengths import Model, measure_lengths
     from rllm.planning.preflight import check_to_train, load_plugins
     from rllm.planning.rendering_check import check_rendering
@@ -129,20 +151,19 @@ def _check(plan: RunPlan, start: Start) -> None:
     from rllm.training.setup import load_local_tasks
 
     train_tasks, val_tasks = load_local_tasks(plan, "train"), load_local_tasks(plan, "val")
-    show_data(check_to_train(plan, train_tasks, val_tasks))
+    show(check_to_train(plan, train_tasks, val_tasks))
     load_plugins(plan)
     make_renderer = plan.backend.plugin.early_renderer
     found = None if make_renderer is None else make_renderer(run_context(plan, total_steps=1))
     if found is not None:
         check_rendering(plan, found[0], train_tasks or (), val_tasks or ())
-    show_data(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
+    show(measure_lengths(plan, train_tasks, val_tasks, None if found is None else Model(*found)))
     number = None if train_tasks is None else len(train_tasks)
-    for line in estimate_lines(plan, number and -(-number // plan.max_batch_tasks(number))):
-        click.echo(line)
     try:
         RunDirectory.check(plan.config.rllm.trainer, resume=start.resume, overwrite=start.overwrite)
     except ConfigError as error:
         click.echo(f"warning: {error.message} {error.hint}", err=True)
+    return estimate_run(plan, number and -(-number // plan.max_batch_tasks(number)))
 
 
 def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:

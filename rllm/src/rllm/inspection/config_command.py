@@ -49,20 +49,26 @@ config.add_command(convert)
 @config.command()
 @config_options(*PLANNING_FLAGS)
 @click.option("--origin", is_flag=True, help="Print a table of every key with its value and origin.")
-def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print every key with its value and origin as JSON.")
+def show(
+    words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, as_json: bool, **flags: Any
+) -> None:
     """Print the whole configuration of a run as YAML, as it would be saved in its directory.
 
     \b
     Takes what `rllm train` takes:
       rllm config show guess --estimator rloo rllm.rollout.n=4
       rllm config show guess --origin | grep recipe
+      rllm config show guess --json
     """
-    from rllm.cli import plan_for, show_values
+    from rllm.cli import list_values, plan_for, show_values
     from rllm.config import as_yaml
 
     plan = plan_for(read_request(words, model, files, flags))
     _warn(plan.warnings)
-    if origin:
+    if as_json:
+        click.echo(json.dumps(list_values(plan, list(plan.composed.origins)), indent=2))
+    elif origin:
         show_values(plan, list(plan.composed.origins))
     else:
         click.echo(as_yaml(plan.composed.build_saved_config()), nl=False)

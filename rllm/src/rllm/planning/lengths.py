@@ -52,8 +52,8 @@ class Lengths:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print."""
-        median, most = np.percentile(list(self.measured.values()), (50, 95), method="higher").tolist()
-        longest = max(self.measured, key=self.measured.__getitem__)
+        median, most = self._percentiles()
+        longest = self._longest()
         yield (
             f"Lengths of {self.of}: median {median:,} {self.unit}, 95 % at most {most:,}, longest "
             f"{self.measured[longest]:,} ({longest!r})"
@@ -61,6 +61,29 @@ class Lengths:
         if self.limit:
             effects = ", ".join(f"{count:,} {effect}" for effect, count in self.effects.items())
             yield f"  limit: {self.limit}. {effects or 'None is longer'}"
+
+    def values(self) -> dict[str, Any]:
+        """Return the statistics for JSON."""
+        median, most = self._percentiles()
+        return {
+            "lengths_of": self.of,
+            "unit": self.unit,
+            "median": median,
+            "percentile_95": most,
+            "longest": self.measured[self._longest()],
+            "longest_id": self._longest(),
+            "limit": self.limit,
+            "effects": dict(self.effects),
+        }
+
+    def _percentiles(self) -> tuple[int, int]:
+        """Return the median and the 95th percentile."""
+        median, most = np.percentile(list(self.measured.values()), (50, 95), method="higher").tolist()
+        return median, most
+
+    def _longest(self) -> str:
+        """Return the id of the longest row."""
+        return max(self.measured, key=self.measured.__getitem__)
 
 
 def measure_lengths(

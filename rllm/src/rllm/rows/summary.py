@@ -77,6 +77,19 @@ class RowSummary:
             kind = "ignored" if self.used else "for the environment and the rewards"
             yield f"  columns {kind}: {self._list_columns(others)}"
 
+    def values(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
+        return {
+            "source": self.source,
+            "rows": self.rows,
+            "roles": dict(self.roles),
+            "columns": dict(self.columns),
+            "used": sorted(self.used),
+            "untrained": self.untrained,
+            "empty": self.empty,
+            "after_last": self.after_last,
+        }
+
     def _list_columns(self, columns: Sequence[str]) -> str:
         """Return names of columns. A column that some rows lack has the number of rows that have it."""
         names = [

@@ -18,6 +18,7 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 RUN = click.argument("run", type=click.Path(path_type=Path, file_okay=False), required=False)
 STEP = click.argument("step", type=click.IntRange(min=0), required=False)
 UID = click.argument("uid", required=False)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 HEADINGS = ("run", "status", "started", "steps", "reward", "solved", "val pass@1", "environment")
 MORE_HEADINGS = ("estimator", "backend", "record")
@@ -75,7 +76,7 @@ def runs() -> None:
 
 @runs.command("list")
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...", type=DIRECTORY)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
     """List the runs in and below each DIRECTORY (default: runs), with their progress, the newest first.
 
@@ -85,13 +86,13 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
       rllm runs list runs/rllm-training --json
     """
     from rllm_record.run_files import RUNS, find_runs
-    from rllm_view.as_json import as_json as to_json
     from rllm_view.commands.tables import print_runs
+    from rllm_view.commands.values import print_json
     from rllm_view.reading.run import Run, newest_first
 
     summaries = newest_first(Run(place).summary() for place in find_runs(directories or (RUNS,)))
     if as_json:
-        click.echo(to_json(summaries).decode())
+        print_json(summaries)
     elif sys.stdout.isatty():
         print_runs(HEADINGS, [_values(each) for each in summaries])
     else:
@@ -100,7 +101,7 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
 
 @runs.command("status")
 @RUN
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@JSON
 @click.option("--watch", is_flag=True, help="Print the status every second until the run ends.")
 def run_status(run: Path | None, as_json: bool, watch: bool) -> None:
     """Show the pending rollouts of RUN, the longest wait first (default: the newest run).
@@ -147,23 +148,31 @@ def _more_values(run: RunSummary) -> tuple[str, ...]:
 @RUN
 @STEP
 @UID
-def episode(run: Path | None, step: int | None, uid: str | None) -> None:
+@JSON
+def episode(run: Path | None, step: int | None, uid: str | None, as_json: bool) -> None:
     """Print a trajectory turn by turn. STEP counts from 0. UID may be any unique part of the uid.
 
     Without UID, list the trajectories of the step. Without STEP, list the recorded steps. Without RUN, list the runs.
 
     \b
-    Example:
+    Examples:
       rllm episode runs/rllm-training/guess-1 12 task-3:5
+      rllm episode runs/rllm-training/guess-1 12 --json
     """
     if run is None or step is None or uid is None:
         from rllm_view.commands.choices import list_choices
 
-        list_choices("episode", run, step)
+        list_choices("episode", run, step, as_json=as_json)
         return
     from rllm_view.commands.explaining import account_for, playback
 
-    for line in playback(account_for(run, step, uid)):
+    account = account_for(run, step, uid)
+    if as_json:
+        from rllm_view.commands.values import episode_values, print_json
+
+        print_json(episode_values(account))
+        return
+    for line in playback(account):
         click.echo(line)
 
 
@@ -175,7 +184,8 @@ def episode(run: Path | None, step: int | None, uid: str | None) -> None:
 @click.option(
     "--top", default=5, show_default=True, type=click.IntRange(min=1), help="Number of strongest tokens to list."
 )
-def why(run: Path | None, step: int | None, uid: str | None, token: int | None, top: int) -> None:
+@JSON
+def why(run: Path | None, step: int | None, uid: str | None, token: int | None, top: int, as_json: bool) -> None:
     """Explain why a trajectory was trained on or not, and the causes of its tokens' gradient.
 
     Without UID, list the trajectories of the step. Without STEP, list the recorded steps. Without RUN, list the runs.
@@ -185,14 +195,20 @@ def why(run: Path | None, step: int | None, uid: str | None, token: int | None, 
       rllm why
       rllm why runs/rllm-training/guess-1 12 task-3:5
       rllm why runs/rllm-training/guess-1 12 task-3:5 --token 137
+      rllm why runs/rllm-training/guess-1 12 task-3:5 --json
     """
     if run is None or step is None or uid is None:
         from rllm_view.commands.choices import list_choices
 
-        list_choices("why", run, step)
+        list_choices("why", run, step, as_json=as_json)
         return
     from rllm_view.commands.explaining import about_token, about_whole, account_for
 
     account = account_for(run, step, uid)
+    if as_json:
+        from rllm_view.commands.values import print_json, token_values, why_values
+
+        print_json(why_values(account, top) if token is None else token_values(account, token))
+        return
     for line in about_whole(account, top) if token is None else about_token(account, token):
         click.echo(line)

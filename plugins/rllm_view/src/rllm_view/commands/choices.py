@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from rllm_core.notices import harmless, one_line
 from rllm_record.run_files import RUNS, find_runs, no_run_error, short_path
 from rllm_view.commands.explaining import short_uid
 from rllm_view.commands.tables import print_runs, print_table
+from rllm_view.commands.values import print_json
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Run, newest_first
 from rllm_view.reading.steps import step_summaries
@@ -23,8 +25,10 @@ PREVIEW = 20
 """Maximum number of characters of a response in a list, so that a row fits into 80 columns."""
 
 
-def list_choices(command: str, directory: Path | None, step: int | None) -> None:
+def list_choices(command: str, directory: Path | None, step: int | None, *, as_json: bool = False) -> None:
     """Print the runs in a directory (default: ``runs``), the steps of its only run, or the trajectories of a step.
+
+    The text has at most `LISTED` rows. JSON has all rows.
 
     Raises:
         ConfigError: the directory contains no run, or `step` is given and it contains several.
@@ -34,15 +38,15 @@ def list_choices(command: str, directory: Path | None, step: int | None) -> None
     if not places:
         raise no_run_error(directory or RUNS)
     if len(places) > 1:
-        _list_runs(command, [Run(place) for place in places])
+        _list_runs(command, [Run(place) for place in places], as_json)
         return
     run = Run(places[0])
     run.require_step(step)
     run.index.refresh()
     if step is None:
-        _list_steps(command, run)
+        _list_steps(command, run, as_json)
     else:
-        _list_trajectories(command, run, step)
+        _list_trajectories(command, run, step, as_json)
 
 
 def format_value(value: float | None) -> str:
@@ -51,8 +55,11 @@ def format_value(value: float | None) -> str:
     return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 
 
-def _list_runs(command: str, runs: list[Run]) -> None:
+def _list_runs(command: str, runs: list[Run], as_json: bool) -> None:
     summaries = newest_first(run.summary() for run in runs)
+    if as_json:
+        print_json(summaries)
+        return
     rows = [
         (
             str(short_path(Path(each.directory))),
@@ -67,7 +74,7 @@ def _list_runs(command: str, runs: list[Run]) -> None:
     _print_next(command, shlex.quote(chosen[0]), len(rows))
 
 
-def _list_steps(command: str, run: Run) -> None:
+def _list_steps(command: str, run: Run, as_json: bool) -> None:
     summaries = step_summaries(run.index, run.lines())[::-1]
     rows = [
         (
@@ -88,12 +95,19 @@ def _list_steps(command: str, run: Run) -> None:
             f"{_quote(run)} has no recorded trajectories.",
             "If its steps generated nothing, look at the metrics: rllm view shows why rollouts ended.",
         )
+    if as_json:
+        print_json(summaries)
+        return
     print_table(("step", "trajectories", "trained", "masked or rejected", "reward", "solved"), rows[:LISTED])
     _print_next(command, f"{_quote(run)} {rows[0][0]}", len(rows))
 
 
-def _list_trajectories(command: str, run: Run, step: int) -> None:
-    found = find_rollouts(run.index, Filter(step=step, order="reward", descending=True, limit=LISTED))
+def _list_trajectories(command: str, run: Run, step: int, as_json: bool) -> None:
+    limit = sys.maxsize if as_json else LISTED
+    found = find_rollouts(run.index, Filter(step=step, order="reward", descending=True, limit=limit))
+    if as_json:
+        print_json(found.rows)
+        return
     short = [short_uid(row.trajectory) for row in found.rows]
     names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
     previews = read_previews(run.record, [(row.rollout_step, row.trajectory) for row in found.rows])

@@ -174,11 +174,7 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     Raises:
         ConfigError: the token does not exist.
     """
-    length = account.rollout.length
-    if position >= length:
-        raise ConfigError(
-            "unknown-token", f"The trajectory has {length} tokens.", f"Use a number from 0 to {length - 1}."
-        )
+    require_token(account, position)
     yield f"token {position} of {harmless(account.rollout.uid)}: {_text(account, position)}"
     place = turn_of(account, position)
     if place is None or position < account.rollout.turns[place].response_start:
@@ -187,13 +183,23 @@ def about_token(account: Account, position: int) -> Iterator[str]:
         yield f"hint: Use a sampled token: {', '.join(sampled)}."
         return
     for fact in facts_of(account):
-        yield f"{fact.title}: {harmless(_fact(account, fact, position))}".rstrip()
+        yield f"{fact.title}: {harmless(describe_fact(account, fact, position))}".rstrip()
         for name in fact.columns:
             yield from _value_lines(account, name, position)
     yield f"\n{ADAMW}"
 
 
-def _fact(account: Account, fact: Fact, position: int) -> str:
+def require_token(account: Account, position: int) -> None:
+    """Raise a ConfigError if the trajectory has no token with this number."""
+    length = account.rollout.length
+    if position >= length:
+        raise ConfigError(
+            "unknown-token", f"The trajectory has {length} tokens.", f"Use a number from 0 to {length - 1}."
+        )
+
+
+def describe_fact(account: Account, fact: Fact, position: int) -> str:
+    """Return a fact about a token as text."""
     place = turn_of(account, position)
     turn = None if place is None else account.rollout.turns[place]
     if turn is None or fact.title not in ("Turn", "Weight version"):

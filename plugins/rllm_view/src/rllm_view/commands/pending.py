@@ -13,8 +13,8 @@ import click
 from rllm_core.notices import harmless, one_line
 from rllm_record.pending import PendingFile, PendingRow, read_pending
 from rllm_record.run_files import RUNS, find_runs, no_run_error, one_run, short_path
-from rllm_view.as_json import as_json as to_json
 from rllm_view.commands.tables import print_table
+from rllm_view.commands.values import print_json
 from rllm_view.reading.run import Run, RunSummary, newest_first
 
 SHOWN = 20
@@ -38,7 +38,7 @@ def follow_status(directory: Path | None, *, as_json: bool, watch: bool) -> None
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
         if as_json:
-            click.echo(to_json(_values(summary, pending, time.time())).decode())
+            print_json(_values(summary, pending, time.time()))
         else:
             _print_status(summary, pending, time.time())
         if not (watch and is_running):
