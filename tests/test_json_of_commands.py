@@ -88,9 +88,7 @@ def test_findings_as_json_have_a_remedy(print_json: Any, monkeypatch: pytest.Mon
     assert findings["RLLM_ALLOW_PLUGINS"]["remedy"]
 
 
-def test_dry_run_as_json_has_plugins_and_data(
-    print_json: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_as_json_has_plugins_and_data(print_json: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     row = {"prompt": "1 + 1?", "completion": "2"}
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n")

@@ -1,4 +1,4 @@
-"""Output of `--dry-run`: the stage graph, plugins with their versions, losses, and values with their origins, as text or JSON."""
+"""Output of `--dry-run` as text or JSON: the stage graph, plugins, losses, and every value with its origin."""
 
 from __future__ import annotations
 
