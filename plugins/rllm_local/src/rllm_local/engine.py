@@ -63,6 +63,7 @@ class LocalEngine:
         self._model = model
         self._executor = executor
         self._max_concurrency = max_concurrency
+        self._last_token: int = model.get_input_embeddings().num_embeddings - 1
         largest = page_count(max_context)
         affordable = min(kv_cache_bytes // (BLOCK * cache_bytes_per_token(model)), max_concurrency * largest)
         # A copied page can need one more page.
@@ -95,16 +96,13 @@ class LocalEngine:
             raise self._gone
         if stops is None:
             stops = stop_rule(self.renderer.text, self.renderer.stop_ids, sampling.stop)
-        constrains = sampling.json_schema is not None and self._grammars is not None
-        schema = None if constrains else sampling.json_schema
-        checked = replace(sampling, stop=(), json_schema=schema, top_logprobs=0)
-        prompt, room = checked_prompt(prompt_ids, checked, self.max_context)
-        vocabulary = self._model.get_input_embeddings().num_embeddings
-        if prompt.min() < 0 or prompt.max() >= vocabulary:
+        prompt, room = checked_prompt(prompt_ids, self._left_to_check(sampling), self.max_context)
+        # Negative numbers are the largest without a sign.
+        if prompt.view(np.uint32).max() > self._last_token:
             # An invalid token would make the pass fail for the other rows too.
             raise RolloutError(
                 "unknown-token",
-                f"The prompt has tokens from {prompt.min()} to {prompt.max()}. The model's are 0 to {vocabulary - 1}.",
+                f"The prompt has tokens from {prompt.min()} to {prompt.max()}. The model has 0 to {self._last_token}.",
                 "Send token ids of this model's tokenizer.",
             )
         grammar = None
@@ -121,6 +119,13 @@ class LocalEngine:
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.create_task(self._serve(), name="rllm-local-engine")
         return await request.future
+
+    def _left_to_check(self, sampling: SamplingParams) -> SamplingParams:
+        """Return the parameters without those that this engine supports. Most calls have none of them."""
+        schema = None if self._grammars is not None else sampling.json_schema
+        if not sampling.stop and not sampling.top_logprobs and sampling.json_schema is schema:
+            return sampling
+        return replace(sampling, stop=(), json_schema=schema, top_logprobs=0)
 
     async def end_session(self, session: str) -> None:
         """Forget the conversation when none of its requests is running.

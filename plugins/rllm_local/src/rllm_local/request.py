@@ -49,7 +49,7 @@ def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], st
     return at_token_or_text
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
     """A prompt and the tokens that were sampled after it."""
 
