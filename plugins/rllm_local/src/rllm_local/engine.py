@@ -121,7 +121,7 @@ class LocalEngine:
         return await request.future
 
     def _left_to_check(self, sampling: SamplingParams) -> SamplingParams:
-        """Return the parameters without those that this engine supports. Most calls have none of them."""
+        """Return `sampling` without the parameters that this engine supports."""
         schema = None if self._grammars is not None else sampling.json_schema
         if not sampling.stop and not sampling.top_logprobs and sampling.json_schema is schema:
             return sampling
