@@ -75,6 +75,8 @@ NEMO_GYM := $(VENV)/nemo-gym
 OPENENV := $(VENV)/openenv
 # inspect-ai needs an older `fsspec` and `python-dateutil` than the rest.
 INSPECT := $(VENV)/inspect
+# mlflow-skinny and trackio need older `cachetools`, `importlib-metadata` and `pillow` than the rest.
+TRACKERS := $(VENV)/trackers
 # It has its own environment, as users install it.
 VENV_MINI ?= .venv-mini-swe-agent
 MINI := mini-swe-agent==2.4.6
@@ -97,7 +99,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo check test ci release test-nightly test-kernels mutants test-gpu smoke-gpu test-vllm test-verl-vllm
-.PHONY: dist test-wheels test-clients test-envs lint types tests docs site findings clean
+.PHONY: dist test-wheels test-clients test-envs test-trackers lint types tests docs site findings clean
 
 help:
 	@echo "make demo     install the program, then train a tiny model on a number game (about three minutes)"
@@ -113,6 +115,7 @@ help:
 	@echo "make test-wheels   build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients of agents (190 MB), and run agents of each through the gateway"
 	@echo "make test-envs     install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own"
+	@echo "make test-trackers  install mlflow-skinny and trackio (150 MB), and read the metrics of runs with their own readers"
 	@echo "make test-kernels  numerical tests with the kernels of other processors"
 	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes)"
@@ -240,7 +243,7 @@ test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed $(VENV_NPM)/.
 	PATH="$(CURDIR)/$(VENV_MINI)/bin:$(CURDIR)/$(VENV_NPM)/node_modules/.bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
 
-$(VERIFIERS) $(OPENENV) $(INSPECT): $(VENV)/%: constraints-%.txt | install
+$(VERIFIERS) $(OPENENV) $(INSPECT) $(TRACKERS): $(VENV)/%: constraints-%.txt | install
 	rm -rf $@
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	@touch $@
@@ -259,6 +262,10 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM)
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
+
+test-trackers: install $(TRACKERS)
+	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
+	  -o norecursedirs=".*" rllm/tests/real
 
 $(INSTALLED_VLLM): EXTRAS_rllm_vllm := [cpu]
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))

@@ -36,6 +36,7 @@ PARTS = {
         "constraints-openenv.txt",
         "constraints-verifiers.txt",
     ),
+    "test-trackers": ("rllm/tests/real", "rllm/src/rllm/builtin/trackers", "constraints-trackers.txt"),
     "test-kernels": (
         "plugins/rllm_local",
         "plugins/rllm_backend_kit",

@@ -105,7 +105,8 @@ def test_opening_to_overwrite_removes_nothing_and_locks(finished: Path, open_dir
 def test_beginning_removes_only_the_replaced_run(finished: Path, open_directory: OpenDirectory) -> None:
     (finished / "episodes").mkdir()
     (finished / "episodes" / "step_000000.jsonl.gz").touch()
-    for name in ("pending.json", "report.html", "status.json", "wandb_run_id"):
+    ids = ("mlflow_run_id", "trackio_run_id", "wandb_run_id")
+    for name in ("mlflow.db", "pending.json", "report.html", "status.json", *ids):
         (finished / name).write_text("old")
     for name in ("gateway", "journal", "record", "tensorboard", "wandb"):
         (finished / name).mkdir()

@@ -24,7 +24,7 @@ from rllm_record.run_files import LENGTH, LOCK, METRICS, PLUGINS, REPORT, STATUS
 
 SECONDS_TO_READ_STATUS = 0.05
 """Maximum time for which a program locks the file to see if the run continues."""
-TRACKED = ("tensorboard", "wandb", "wandb_run_id")
+TRACKED = ("mlflow.db", "mlflow_run_id", "tensorboard", "trackio_run_id", "wandb", "wandb_run_id")
 """Names that the core's trackers write in the run directory."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
 WRITTEN = (CONFIG, LENGTH, STATUS, METRICS, PENDING, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)

@@ -1,4 +1,4 @@
-"""The trackers `console`, `tensorboard` and `wandb`."""
+"""The trackers `console`, `mlflow`, `tensorboard`, `trackio` and `wandb`."""
 
 from __future__ import annotations
 
@@ -41,12 +41,24 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         load=load_from("rllm.tracking.console", "ConsoleTracker"),
     )
     yield TrackerPlugin(
+        name="mlflow",
+        summary="A run of MLflow, in a file or on a tracking server.",
+        load_params=load_from("rllm.builtin.trackers.mlflow_runs", "MlflowParams"),
+        load=require_package("mlflow", "mlflow", load_from("rllm.builtin.trackers.mlflow_runs", "MlflowTracker")),
+    )
+    yield TrackerPlugin(
         name="tensorboard",
         summary="Event files for TensorBoard.",
         load_params=load_from("rllm.builtin.trackers.tensorboard", "TensorboardParams"),
         load=require_package(
             "tensorboardX", "tensorboard", load_from("rllm.builtin.trackers.tensorboard", "TensorboardTracker")
         ),
+    )
+    yield TrackerPlugin(
+        name="trackio",
+        summary="A run of Trackio, in its directory on this machine.",
+        load_params=load_from("rllm.builtin.trackers.trackio_runs", "TrackioParams"),
+        load=require_package("trackio", "trackio", load_from("rllm.builtin.trackers.trackio_runs", "TrackioTracker")),
     )
     yield TrackerPlugin(
         name="wandb",
