@@ -33,7 +33,7 @@ LIMITS = {
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 14),
     "plugins/rllm_tinker_server": (3_725, 8),
-    "plugins/rllm_view": (2_580, 11),
+    "plugins/rllm_view": (2_599, 11),
     "rllm/src/rllm/builtin": (8_402, 13),
     "rllm/src/rllm/builtin/budgets": (107, 29),
     "rllm/src/rllm/builtin/code_reward": (611, 10),

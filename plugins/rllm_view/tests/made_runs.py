@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,3 +270,13 @@ UPDATE = {
     "learning_rate": 0.001,
     "loss_seed": None,
 }
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[None]:
+    """Lock the directory of a run and write the status `running`."""
+    status = json.dumps({"status": "running", "started": "2026-01-01T00:00:00+00:00"})
+    (directory / "status.json").write_text(status)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from rllm_record.pending import PendingFile, PendingRow, write_pending
 from rllm_view.commands import episode, list_runs, runs, view, why
 from rllm_view.commands.choices import format_value
 
-from .made_runs import RunShape, make_run
+from .made_runs import RunShape, make_run, running
 from .test_pages import FIELDS
 
 Say = Callable[..., str]
@@ -58,8 +57,6 @@ def test_runs_are_listed_with_progress_newest_first(say: Say, tmp_path: Path) ->
 
 
 def test_status_lists_pending_rollouts_longest_wait_first(say: Say, run: Path) -> None:
-    status = json.dumps({"status": "running", "started": "2026-01-01T00:00:00+00:00"})
-    (run / "status.json").write_text(status)
     waits = {"t:0": ("tool", 90.0), "t:1\x1b": ("model", 5.0)}
     rows = [
         PendingRow(rollout=uid, turn=2, waits_for=part, name="", since=time.time() - seconds, is_slow=seconds > 10)
@@ -67,11 +64,10 @@ def test_status_lists_pending_rollouts_longest_wait_first(say: Say, run: Path) -
     ]
     write_pending(run, PendingFile(total=30, rows=rows))
 
-    killed = say("runs", "status", run)
-    with (run / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with running(run):
         heading, _, slow, quick, more = say("runs", "status", run).splitlines()
         as_json = json.loads(say("runs", "status", run, "--json"))
+    killed = say("runs", "status", run)
 
     assert killed.endswith("killed, 3 of 4 steps done, 0 rollouts pending\n")
     assert heading.endswith("running, 3 of 4 steps done, 30 rollouts pending")

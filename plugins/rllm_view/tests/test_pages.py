@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from expecting import check_values
 
+from rllm_record.pending import PendingFile, PendingRow, write_pending
+
 from .addresses import of_episode, of_run
-from .made_runs import PROMPT, RESPONSE, RunShape, write_step
+from .made_runs import PROMPT, RESPONSE, RunShape, running, write_step
 from .visiting import MadeRun, Visit
 
 pytestmark = pytest.mark.long
@@ -34,7 +38,9 @@ def test_chosen_runs_are_compared(visit: Visit, shared_run: MadeRun) -> None:
     page.get_by_text("Settings that differ").wait_for()
     assert "task-0" in visit.text()
     visit.open(f"#/compare?runs={first},{second}&metrics=time/step", "Runs side by side")
-    chosen = page.locator('[data-panel="metric time/step"] .legend span').all_inner_texts()
+    legend = page.locator('[data-panel="metric time/step"] .legend span')
+    legend.get_by_text("2: time/step").wait_for()
+    chosen = legend.all_inner_texts()
     assert chosen == ["1: time/step", "2: time/step"]
     staleness = page.locator('[data-panel="staleness"] .legend span').all_inner_texts()
     assert staleness == ["1: staleness/max", "1: staleness/mean", "2: staleness/max", "2: staleness/mean"]
@@ -102,6 +108,20 @@ def test_step_written_while_page_is_open_appears(visit: Visit, shared_run: MadeR
 
     page.locator(f'a[href="#/run/{run}/step/3"]').wait_for()
     page.locator('[data-panel="reward"] .where').get_by_text("step 3").wait_for()
+
+
+def test_run_page_lists_pending_rollouts(visit: Visit, shared_run: MadeRun) -> None:
+    directory, run = shared_run("waiting")
+    page = visit.open(of_run(run), "/waiting")
+    waits = page.get_by_role("region", name="pending rollouts")
+    row = PendingRow(rollout="task-3:5", turn=2, waits_for="tool", name="search", since=time.time() - 9, is_slow=True)
+
+    with running(directory):
+        write_pending(directory, PendingFile(total=3, rows=[row]))
+        page.get_by_text("3 pending rollouts, 1 slow").wait_for()
+        assert waits.inner_text().split()[-6:-2] == ["task-3:5", "2", "tool", "search"]
+        write_pending(directory, PendingFile())
+        waits.wait_for(state="hidden")
 
 
 def test_run_page_shows_damaged_unread_and_absent_steps(visit: Visit, shared_run: MadeRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rllm_view.reading.account import Account, account_of, facts_of
 from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
 from rllm_view.reading.examples import find_examples
+from rllm_view.reading.pending import pending_rollouts, pending_rows
 from rllm_view.reading.record_files import outcome_files, state_of
 from rllm_view.reading.rollout import read_rollout
 from rllm_view.reading.rollouts import Filter, RolloutRow, find_rollouts, rollout_steps
@@ -109,6 +111,8 @@ def _column(column: Column) -> dict[str, Any]:
     }
 
 
+PENDING_ROWS = 20
+"""Maximum number of pending rollouts in one answer. The page requests them each second."""
 MEMBERS = 8
 """Maximum number of members in one answer, because a screen cannot show more next to each other."""
 
@@ -230,14 +234,20 @@ class Answers:
 
 
 def state(run: Run, query: Query) -> dict[str, Any]:
-    """Return a version that changes when a page may have something new to show."""
+    """Return a version that changes when a page may have something new to show, and the longest pending rollouts."""
     recorded = outcome_files(run.record)
     latest = state_of(recorded[max(recorded)]) if recorded else None
     lines = run.lines()
     # Steps that are read in the background after an answer are also new.
     steps = f"{len(lines)}-{len(recorded)}-{latest}-{len(run.index.steps())}-{len(run.index.problems)}"
     version = f"{steps}-{read_status(run.place.directory)}"
-    return {"version": version, "last_step": max(recorded, default=None), "name": run.place.name}
+    waits = pending_rollouts(run)
+    return {
+        "version": version,
+        "last_step": max(recorded, default=None),
+        "name": run.place.name,
+        "pending": {"total": waits.total, "rows": pending_rows(waits.rows[:PENDING_ROWS], time.time())},
+    }
 
 
 def overview(run: Run, query: Query) -> dict[str, Any]:

@@ -29,9 +29,9 @@ class Medians(PendingRollouts):
         return self._medians.get(kind)
 
 
-@pytest.mark.parametrize(("median", "limit"), [(0.1, 10.0), (1.0, 10.0), (3.0, 30.0), (None, 60.0)])
+@pytest.mark.parametrize(("median", "limit"), [(0.1, 8.0), (0.8, 8.0), (3.0, 30.0), (None, 60.0)])
 def test_wait_is_slow_after_ten_medians(median: float | None, limit: float) -> None:
-    slow = SlowWaits(Medians() if median is None else Medians(tool=median), 10.0)
+    slow = SlowWaits(Medians() if median is None else Medians(tool=median), PendingRolloutsParams().slow_after)
     assert not slow.is_slow(make_wait(0.0), limit - 0.1)
     assert slow.is_slow(make_wait(0.0), limit)
 
@@ -51,7 +51,7 @@ def test_each_slow_wait_is_reported_once() -> None:
 
 
 def test_warnings_about_one_kind_are_a_minute_apart() -> None:
-    slow = SlowWaits(Medians(tool=0.1, reward=0.1), 10.0)
+    slow = SlowWaits(Medians(tool=0.1, reward=0.1), 8.0)
     first, second, reward = make_wait(0.0), make_wait(1.0, uid="t:1"), make_wait(1.0, "reward")
     assert len(list(slow.warnings([first], 10.0, RUN))) == 1
     assert len(list(slow.warnings([first, second, reward], 12.0, RUN))) == 1

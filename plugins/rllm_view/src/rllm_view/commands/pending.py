@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rllm_core.notices import harmless, one_line
-from rllm_record.pending import PendingFile, PendingRow, read_pending
+from rllm_record.pending import PendingFile
 from rllm_record.run_files import RUNS, find_runs, no_run_error, one_run, short_path
 from rllm_view.commands.tables import print_table
 from rllm_view.commands.values import print_json
+from rllm_view.reading.pending import pending_rollouts, pending_rows
 from rllm_view.reading.run import Run, RunSummary, newest_first
 
 SHOWN = 20
@@ -32,16 +32,14 @@ def follow_status(directory: Path | None, *, as_json: bool, watch: bool) -> None
     run = Run(one_run(directory)) if directory is not None else _newest_run()
     while True:
         summary = run.summary()
-        is_running = summary.status == RUNNING
-        # The file of a killed run has rollouts that do not exist any more.
-        pending = read_pending(run.place.directory) if is_running else PendingFile()
+        pending = pending_rollouts(run)
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
         if as_json:
             print_json(_values(summary, pending, time.time()))
         else:
             _print_status(summary, pending, time.time())
-        if not (watch and is_running):
+        if not (watch and summary.status == RUNNING):
             return
         time.sleep(SECONDS_BETWEEN)
 
@@ -62,7 +60,7 @@ def _values(summary: RunSummary, pending: PendingFile, now: float) -> dict[str, 
         "steps": summary.steps,
         "total_steps": summary.total_steps,
         "pending": pending.total,
-        "rollouts": [{**asdict(row), "seconds": round(_seconds(row, now), 1)} for row in pending.rows],
+        "rollouts": pending_rows(pending.rows, now),
     }
 
 
@@ -75,18 +73,14 @@ def _print_status(summary: RunSummary, pending: PendingFile, now: float) -> None
         return
     rows = [
         (
-            harmless(one_line(row.rollout, 60)),
-            str(row.turn),
-            harmless(one_line(f"{row.waits_for} {row.name}", 60)),
-            f"{_seconds(row, now):.1f} s",
-            "slow" if row.is_slow else "",
+            harmless(one_line(row["rollout"], 60)),
+            str(row["turn"]),
+            harmless(one_line(f"{row['waits_for']} {row['name']}", 60)),
+            f"{row['seconds']:.1f} s",
+            "slow" if row["is_slow"] else "",
         )
-        for row in pending.rows[:SHOWN]
+        for row in pending_rows(pending.rows[:SHOWN], now)
     ]
     print_table(("rollout", "turn", "waits for", "time", ""), rows)
     if hidden := pending.total - len(rows):
         click.echo(f"{hidden} more are not shown.")
-
-
-def _seconds(row: PendingRow, now: float) -> float:
-    return max(0.0, now - row.since)

@@ -79,9 +79,10 @@ async function look() {
   const { page, parts, turn } = current;
   if (page?.update && !document.hidden && !isCopy()) {
     try {
-      const found = parts[0] === "run" ? (await ask(`runs/${parts[1]}/state`)).version : Symbol("always");
-      if (found !== version && turn === current.turn) {
-        version = found;
+      const found = parts[0] === "run" ? await ask(`runs/${parts[1]}/state`) : { version: Symbol("always") };
+      if (turn === current.turn) page.drawPending?.(found.pending);
+      if (found.version !== version && turn === current.turn) {
+        version = found.version;
         await page.update();
       }
       document.body.classList.remove("lost");

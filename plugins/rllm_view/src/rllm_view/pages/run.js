@@ -5,6 +5,7 @@ import { isCopy } from "./copy.js";
 import { el, put, table, withFocus } from "./dom.js";
 import { Metrics } from "./metrics.js";
 import { count, MISSING, number, percent } from "./numbers.js";
+import { Pending } from "./pending.js";
 import { Order, sorted } from "./sorting.js";
 import { ask, stepsSoFar } from "./source.js";
 import { moment, statusOf } from "./status.js";
@@ -51,6 +52,7 @@ function withoutSteps({ indexed, recorded }) {
 export async function runPage({ parts: [, id], query }) {
   const head = el("div"), steps = el("div"), values = el("div"), below = el("div");
   const open = (step) => { location.hash = toStep(id, step); };
+  const pending = new Pending();
   let shown = SHOWN, found = { steps: [] };
 
   const drawSteps = () => put(steps,
@@ -59,7 +61,7 @@ export async function runPage({ parts: [, id], query }) {
   const order = new Order(query, STEP_COLUMNS, () => withFocus(steps, drawSteps), { name: "step", descending: true });
   const metrics = new Metrics(query, async (names) => [await ask(`runs/${id}/curves`, { metrics: names })], open);
 
-  const page = { title: "run", node: null };
+  const page = { title: "run", node: null, drawPending: (waits) => pending.draw(waits) };
   page.update = async () => {
     const [overview, of] = await Promise.all([ask(`runs/${id}`), ask(`runs/${id}/steps`), metrics.update()]);
     const { run } = overview;
@@ -77,7 +79,7 @@ export async function runPage({ parts: [, id], query }) {
     if (!below.children.length) put(below, given(overview));
   };
   await page.update();
-  page.node = el("section", {}, head, metrics.node,
+  page.node = el("section", {}, head, pending.node, metrics.node,
     el("h2", {}, "Steps"), el("p", { class: "around" }, el("a", { href: toExamples(id) }, "examples by reward"), el("a", { href: toRollouts(id) }, "all trajectories, by filters")), steps,
     el("h2", {}, "What it runs"), values, below);
   page.keys = [

@@ -30,7 +30,7 @@ class PendingRolloutsParams(Params):
     """Options of the observer `pending_rollouts`."""
 
     slow_after: float = Field(
-        10.0,
+        8.0,
         gt=0,
         description="Minimum number of seconds until a wait is slow. A slow wait is also longer than ten times the "
         "median of finished waits for the same part.",
@@ -40,9 +40,9 @@ class PendingRolloutsParams(Params):
 PAUSE = 1.0
 """Seconds between two looks at the pending rollouts."""
 TIMES_MEDIAN = 10.0
-WITHOUT_MEDIAN = 6.0
+WITHOUT_MEDIAN = 7.5
 """Factor of `slow_after` until the first wait of a kind is slow. A first model call may compile or load for a while."""
-BETWEEN_WARNINGS = 6.0
+BETWEEN_WARNINGS = 7.5
 """Factor of `slow_after` between two warnings about the same kind of wait."""
 ROWS = 200
 """Maximum number of rollouts in the file."""
