@@ -1,4 +1,4 @@
-"""The pending rollouts of a run, for a terminal, a page and programs."""
+"""The pending rollouts of a run, as a table and as JSON."""
 
 from __future__ import annotations
 
