@@ -1,4 +1,4 @@
-"""The pending rollouts of a run, as a table and as JSON."""
+"""The pending rollouts of a run and their waits."""
 
 from __future__ import annotations
 
