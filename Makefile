@@ -71,6 +71,8 @@ CLIENTS := openai anthropic google-genai openai-agents langgraph langchain-opena
 VERIFIERS := $(VENV)/verifiers
 # NeMo-Gym's servers run in a process that has these packages first on its path.
 NEMO_GYM := $(VENV)/nemo-gym
+# Only the models and the validator of Harbor's trajectories are used, which also run on this Python.
+HARBOR := $(VENV)/harbor
 # OpenEnv needs an older `mcp` than verifiers.
 OPENENV := $(VENV)/openenv
 # inspect-ai needs an older `fsspec` and `python-dateutil` than the rest.
@@ -114,7 +116,7 @@ help:
 	@echo "make dist     build all wheels and sdists into dist/, and check their contents"
 	@echo "make test-wheels   build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients of agents (190 MB), and run agents of each through the gateway"
-	@echo "make test-envs     install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own"
+	@echo "make test-envs     install verifiers, OpenEnv, inspect-ai, NeMo-Gym and Harbor (200 MB), and compare rewards and files with their own"
 	@echo "make test-trackers  install mlflow-skinny and trackio (150 MB), and read the metrics of runs with their own readers"
 	@echo "make test-kernels  numerical tests with the kernels of other processors"
 	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes)"
@@ -249,14 +251,15 @@ $(VERIFIERS) $(OPENENV) $(INSPECT) $(TRACKERS): $(VENV)/%: constraints-%.txt | i
 	@touch $@
 
 # Only the base classes and one server of NeMo-Gym are used, which also run on this Python. Its other requirements are large.
-$(NEMO_GYM): constraints-nemo-gym.txt | install
+$(NEMO_GYM) $(HARBOR): $(VENV)/%: constraints-%.txt | install
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-compile --target $@ -r $<
 	@touch $@
 
-test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM)
+test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM) $(HARBOR)
 	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
-	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/verifiers
+	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/verifiers plugins/rllm_view/tests/real/verifiers
+	PYTHONPATH=$(abspath $(HARBOR)) $(BIN)/python -m pytest -o norecursedirs=".*" plugins/rllm_view/tests/real/harbor
 	PYTHONPATH=$(abspath $(OPENENV)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \

@@ -32,6 +32,7 @@ NOT_KEYS = {
     "rllm.gateway",
     "rllm.commands",
     "rllm.commands.plugins",
+    "rllm.formats",
 }
 """Keys of rLLM, and groups of entry points."""
 BY_ROLE = ("rllm.algorithm.loss_map.", "rllm.algorithm.estimator_map.")

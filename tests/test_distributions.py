@@ -11,7 +11,7 @@ from packaging.version import Version
 from workspace import ROOT, brought_by, distributions
 
 ALL = {each.name: each for each in distributions()}
-PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins"}
+PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins", "rllm.formats"}
 NEEDS_ITS_OWN_ENVIRONMENT = {"rllm-vllm"}
 """Distributions that are not in `rllm[all]`."""
 

@@ -24,6 +24,7 @@ WITHOUT = {
     "gateway show": "prints a conversation",
     "plugins new": RUNS,
     "record check": "prints one line for each difference",
+    "record export": "writes a file of JSON",
     "replay": RUNS,
     "skill": "prints a page",
     "tinker serve": RUNS,

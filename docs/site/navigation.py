@@ -25,6 +25,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/read-metrics",
             "how-to/debug-learning",
             "how-to/diagnose-a-run",
+            "how-to/interchange",
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",

@@ -31,6 +31,9 @@ PARTS = {
     ),
     "test-envs": (
         "plugins/rllm_envs",
+        "plugins/rllm_record/src/rllm_record/interchange",
+        "plugins/rllm_view/tests/real",
+        "constraints-harbor.txt",
         "constraints-inspect.txt",
         "constraints-nemo-gym.txt",
         "constraints-openenv.txt",

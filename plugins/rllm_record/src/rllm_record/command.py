@@ -1,4 +1,4 @@
-"""`rllm record check` and `rllm replay`: check a run's record, and repeat its updates."""
+"""`rllm record check`, `rllm record export` and `rllm replay`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ SHOWN = 20
 
 @click.group()
 def record() -> None:
-    """Check the record of a run (rllm.record).
+    """Check the record of a run (rllm.record), and write its episodes for other programs.
 
     \b
       rllm record check runs/rllm-training/guess-1
+      rllm record export runs/rllm-training/guess-1 guess.jsonl --format atif
     """
 
 
@@ -55,6 +56,30 @@ def check(run: Path) -> None:
         click.echo(line)
     if report.problems:
         raise SystemExit(1)
+
+
+@record.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--format", "name", required=True, metavar="NAME", help="Format of FILE: atif, verifiers.")
+def export(source: Path, file: Path, name: str) -> None:
+    """Write the episodes of SOURCE to FILE in the format of a different program.
+
+    SOURCE is a run that was trained with rllm.record=tokens, a directory of episodes, or a file of any format that
+    `rllm view` opens. FILE ends in .jsonl, or in .json for one episode. Values that the format has no field for are in
+    its field for extra data, so that reading FILE gives equal episodes.
+
+    \b
+      rllm train guess rllm.record=tokens
+      rllm record export runs/rllm-training/guess-1 guess.jsonl --format atif
+      rllm record export traces.jsonl trajectories.jsonl --format atif
+    """
+    from rllm_record.interchange.formats import write_file
+    from rllm_record.stored_episodes import find_episodes, read_record
+
+    episodes = [each for _, part in find_episodes(source.expanduser()).files for each in read_record(part)]
+    write_file(file.expanduser(), episodes, name)
+    click.echo(f"wrote {len(episodes)} episodes to {file}")
 
 
 def _lines(report: CheckReport) -> list[str]:

@@ -22,9 +22,8 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import say, warn_once
 from rllm_core.pipeline import episode_metrics, find_reward
 from rllm_record.recorder import tokenizer_of
-from rllm_record.steps.files import sampler_of
 from rllm_record.steps.rows import Sampler
-from rllm_record.stored_episodes import EpisodesError, find_episodes, read_record
+from rllm_record.stored_episodes import EpisodesError, find_episodes, read_record, sampler_in
 
 
 class StoredParams(Params):
@@ -32,7 +31,8 @@ class StoredParams(Params):
 
     path: str = Field(
         min_length=1,
-        description="Directory of a run with `rllm.record=tokens`, or file of its episodes.",
+        description="Directory of a run with `rllm.record=tokens`, or file of its episodes. Also a file of a different "
+        "format with tokens: ATIF, or traces of verifiers.",
     )
     group_by: Literal["step", "task"] = Field(
         "step",
@@ -120,8 +120,8 @@ def read_tasks(params: StoredParams) -> list[StoredTask]:
     rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
     unused: Counter[str] = Counter()
-    for step, file in find_episodes(path).files:
-        for rollout, task in _rollouts(file):
+    for number, file in find_episodes(path).files:
+        for step, rollout, task in _rollouts(number, file):
             if reason := _unused_reason(rollout, params.min_reward):
                 unused[reason] += 1
                 continue
@@ -160,11 +160,14 @@ def _unused_reason(rollout: StoredRollout, min_reward: float | None) -> str:
     return f"without a reward of at least min_reward={min_reward:g}"
 
 
-def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
-    """Yield the rollouts of a file, with the data of their tasks if it is stored."""
-    sampler = sampler_of(file)
+def _rollouts(number: int, file: Path) -> Iterator[tuple[int, StoredRollout, Mapping[str, Any] | None]]:
+    """Yield the steps and rollouts of a file, with the data of their tasks if it is stored.
+
+    Only a file of a different format contains several steps.
+    """
+    sampler = sampler_in(file)
     for generated in read_record(file):
-        yield StoredRollout(generated.episode, sampler), generated.task
+        yield max(number, generated.step), StoredRollout(generated.episode, sampler), generated.task
 
 
 class LoadStored:

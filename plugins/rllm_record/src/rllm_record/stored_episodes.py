@@ -1,4 +1,4 @@
-"""Find and read stored episodes, in a run directory, a directory of episodes, or one file."""
+"""Find and read stored episodes, in a run directory, a directory of episodes, or one file of any format."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
+from rllm_record.interchange.formats import format_of, read_file
 from rllm_record.run_files import CONFIG
-from rllm_record.steps import RecordedEpisode, RecordError
-from rllm_record.steps.files import STEP_FILE, has_tokens, read_episodes, step_files
+from rllm_record.steps import RecordedEpisode, RecordError, Sampler
+from rllm_record.steps.files import STEP_FILE, has_tokens, read_episodes, sampler_of, step_files
 
 
 class EpisodesError(RllmError):
@@ -20,26 +21,43 @@ class EpisodesError(RllmError):
 
 
 def read_record(file: Path) -> Sequence[RecordedEpisode]:
-    """Return the episodes of a file of a record.
+    """Return the episodes of a file of a record, or of a file of a different format.
 
     Raises:
         EpisodesError: the file is not a record with tokens.
+        FormatError: a file of a different format cannot be read.
     """
+    if format_of(file) is not None:
+        return read_file(file)
     try:
         return read_episodes(file)
     except RecordError as error:
         raise EpisodesError(error.code, error.message, error.hint) from error
 
 
+def sampler_in(file: Path) -> Sampler:
+    """Return tokenizer and temperature of a file's tokens. Files of other formats do not have them.
+
+    Raises:
+        EpisodesError: the file cannot be read.
+    """
+    if format_of(file) is not None:
+        return Sampler()
+    try:
+        return sampler_of(file)
+    except RecordError as error:
+        raise EpisodesError(error.code, error.message, error.hint) from error
+
+
 def read_batches(file: Path) -> list[list[Episode]]:
-    """Return the episodes of a file of a record, by rollout batch. At least one batch.
+    """Return the episodes of a file, by step and rollout batch. At least one batch.
 
     Raises:
         EpisodesError: the file is not a record with tokens.
     """
     generated = read_record(file)
-    last = max((each.batch for each in generated), default=0)
-    return [[each.episode for each in generated if each.batch == number] for number in range(last + 1)]
+    batches = sorted({(each.step, each.batch) for each in generated}) or [(0, 0)]
+    return [[each.episode for each in generated if (each.step, each.batch) == batch] for batch in batches]
 
 
 RECORD = Path("record", "episodes")
@@ -71,6 +89,8 @@ def find_episodes(path: Path) -> StoredEpisodes:
             f"{path} does not exist.",
             f"Use a run directory or a file of episodes. {HOW_TO_KEEP}",
         )
+    if path.is_dir() and not step_files_in(path) and format_of(path) is not None:
+        return StoredEpisodes(path=path, files=((0, path),), run_directory=None)
     if not path.is_dir():
         named = STEP_FILE.fullmatch(path.name)
         return StoredEpisodes(

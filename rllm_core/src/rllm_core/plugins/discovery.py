@@ -176,6 +176,25 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     )
 
 
+def allowed_entry_points(group: str, environ: Mapping[str, str] | None = None) -> list[Candidate]:
+    """Return the entry points of a group that may be imported, by package name. The lists of `discover` apply.
+
+    Args:
+        group: a group that is none of plugins or commands, such as ``rllm.formats``.
+        environ: see `discover`.
+    """
+    environ = os.environ if environ is None else environ
+    block, allow = (_split_names(environ.get(variable, "")) for variable in (BLOCK_VARIABLE, ALLOW_VARIABLE))
+    found: list[Candidate] = []
+    for entry_point in read_entry_points():
+        if entry_point.group == group:
+            package, version, requires = _describe(entry_point.directory)
+            distribution = package or entry_point.name
+            if not _blocked_by([normalize(distribution)], block, {ALLOW_VARIABLE: allow} if allow else {}):
+                found.append(Candidate(entry_point.name, distribution, version, entry_point.load, requires))
+    return sorted(found, key=_order)
+
+
 def _split_names(text: str) -> dict[str, str]:
     """Return the names of a comma-separated list, by their normalized names."""
     return {normalize(name.strip()): name.strip() for name in text.split(",") if name.strip()}

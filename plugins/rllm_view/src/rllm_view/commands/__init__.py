@@ -26,7 +26,7 @@ MORE_HEADINGS = ("estimator", "backend", "record")
 
 
 @click.command(context_settings=HELP)
-@click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("runs", nargs=-1, metavar="[RUN|FILE]...", type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on. 0 means any free port."
 )
@@ -44,21 +44,31 @@ MORE_HEADINGS = ("estimator", "backend", "record")
 def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path | None, episodes: int) -> None:
     """Inspect runs in the browser: curves, steps, groups, and each token down to its gradient.
 
-    RUN is a run directory or a directory of runs (default: runs). Only this machine can connect, and only with the key
-    in the printed URL. RLLM_VIEW_KEY sets your own key. From a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
+    RUN is a run directory or a directory of runs (default: runs). FILE has episodes of a different program, such as
+    trajectories of Harbor (ATIF) or traces of verifiers. Only this machine can connect, and only with the key in the
+    printed URL. RLLM_VIEW_KEY sets your own key. From a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
 
     \b
     Examples:
       rllm view
       rllm view runs/rllm-training/guess-1 --port 8000
       rllm view runs/rllm-training/guess-1 --static run.html
+      rllm view traces.jsonl
     """
-    if static is not None:
-        from rllm_view.static import write_page
+    from rllm_view.episode_files import as_runs
 
-        write_page(runs or (Path("runs"),), static, episodes)
-        click.echo(f"wrote {static}")
-        return
+    with as_runs(runs or (Path("runs"),)) as places:
+        if static is not None:
+            from rllm_view.static import write_page
+
+            write_page(places, static, episodes)
+            click.echo(f"wrote {static}")
+        else:
+            raise SystemExit(_serve(places, port, announce))
+
+
+def _serve(runs: tuple[Path, ...], port: int, announce: Path | None) -> int:
+    """Serve until a signal, and return the exit code."""
     from rllm_view.serving import KEY_VARIABLE, serve
 
     key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(18)
@@ -66,7 +76,7 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path 
     def ready(url: str) -> None:
         click.echo(f"open {url}\nCtrl-C ends it")
 
-    raise SystemExit(serve(runs or (Path("runs"),), key, ready, port=port, announcement=announce))
+    return serve(runs, key, ready, port=port, announcement=announce)
 
 
 @click.group(context_settings=HELP)

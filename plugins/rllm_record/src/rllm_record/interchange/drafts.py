@@ -1,0 +1,273 @@
+"""Drafts: episodes as JSON data, which the modules of formats read and write.
+
+A format has no field for some of our values, and our episodes have none for some values of a format. Neither is lost:
+
+- Their values are in `info` of a step or trajectory, and in messages, under the name of the format.
+- Our values are in a field for extra data of their file, under `OURS`. The writer reads its own data back, and carries
+  each field that differs (`missing_fields`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rllm_core.data.messages import read_text
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
+from rllm_core.data.version_spans import VersionSpan
+from rllm_record.steps.rows import RecordedEpisode, RecordedTrajectory
+
+OURS = "rllm"
+"""Key of our values in the extra data of other formats."""
+RESPONSE = "response"
+"""Key of `Step.info`: the assistant message of a response that has more than its text, as in OpenAI's chat API."""
+DEFAULT_FROM = (("reward", "reward_given"), ("id", "uid"), ("step", "uid"), ("batch", "uid"))
+"""Fields, each with a second field whose default value contains it."""
+JsonData = dict[str, Any]
+
+
+@dataclass
+class StepDraft:
+    """A model call. `fields` are keyword arguments of `Step` as JSON data. An unknown log-prob is None."""
+
+    fields: JsonData
+    messages: list[JsonData] = field(default_factory=list)
+
+
+@dataclass
+class TrajectoryDraft:
+    """A trajectory. `fields` are fields of `RecordedTrajectory`, and of `Trajectory` with its uid as ``own_uid``."""
+
+    fields: JsonData
+    steps: list[StepDraft] = field(default_factory=list)
+
+
+@dataclass
+class EpisodeDraft:
+    """An episode. `fields` are fields of `Episode` and of `RecordedEpisode`."""
+
+    fields: JsonData
+    trajectories: list[TrajectoryDraft] = field(default_factory=list)
+
+
+def complete_draft(draft: EpisodeDraft, name: str, number: int) -> EpisodeDraft:
+    """Add default values of missing fields.
+
+    Args:
+        draft: its fields that the file contains.
+        name: the task.
+        number: number of the rollout of this task in the file, from 0.
+    """
+    episode = {
+        "id": f"{name}:{number}",
+        "step": 0,
+        "batch": 0,
+        "is_correct": False,
+        "termination_reason": TerminationReason.UNKNOWN.value,
+        "metrics": {},
+        "data_source": "default",
+        "error": "",
+        "task": None,
+    } | draft.fields
+    draft.fields = {"uid": f"{episode['step']}.{episode['batch']}:{episode['id']}"} | episode
+    for place, trajectory in enumerate(draft.trajectories):
+        found: JsonData = {"own_uid": f"{episode['id']}/{place}", "uid": f"{draft.fields['uid']}/{place}", "name": ""}
+        found |= {"reward": None, "reward_used": None, "info": {}} | trajectory.fields
+        trajectory.fields = {"reward_given": found["reward"]} | found
+        for step in trajectory.steps:
+            step.fields = {
+                "prompt_ids": [],
+                "response_ids": [],
+                "logprobs": None,
+                "reward": None,
+                "advantage": None,
+                "text": "",
+                "weight_version": 0,
+                "version_spans": [],
+                "info": {},
+            } | step.fields
+    return draft
+
+
+def make_episode(draft: EpisodeDraft) -> RecordedEpisode:
+    """Return the episode of a complete draft."""
+    fields = draft.fields
+    made = [_make_trajectory(each) for each in draft.trajectories]
+    return RecordedEpisode(
+        uid=fields["uid"],
+        step=fields["step"],
+        batch=fields["batch"],
+        task=fields["task"],
+        trajectories=tuple(made),
+        episode=Episode(
+            id=fields["id"],
+            trajectories=[each.trajectory for each in made],
+            is_correct=fields["is_correct"],
+            termination_reason=TerminationReason(fields["termination_reason"]),
+            metrics=fields["metrics"],
+            data_source=fields["data_source"],
+            error=fields["error"],
+        ),
+    )
+
+
+def _make_trajectory(draft: TrajectoryDraft) -> RecordedTrajectory:
+    fields = draft.fields
+    steps = [_make_step(each) for each in draft.steps]
+    trajectory = Trajectory(fields["name"], steps, fields["reward"], uid=fields["own_uid"], info=fields["info"])
+    return RecordedTrajectory(
+        uid=fields["uid"],
+        trajectory=trajectory,
+        reward_given=fields["reward_given"],
+        reward_used=fields["reward_used"],
+    )
+
+
+def _make_step(draft: StepDraft) -> Step:
+    values = dict(draft.fields)
+    logprobs, versions = values.pop("logprobs"), values.pop("version_spans")
+    known = None if logprobs is None else [np.nan if value is None else value for value in logprobs]
+    spans = [VersionSpan(*span) for span in versions]
+    return Step(logprobs=known, version_spans=spans, messages=draft.messages, **values)
+
+
+def draft_of(recorded: RecordedEpisode) -> EpisodeDraft:
+    """Return an episode as JSON data. Values without a JSON type become their `repr`."""
+    episode = recorded.episode
+    fields = {
+        "id": episode.id,
+        "uid": recorded.uid,
+        "step": recorded.step,
+        "batch": recorded.batch,
+        "is_correct": bool(episode.is_correct),
+        "termination_reason": episode.termination_reason.value,
+        "metrics": {name: float(value) for name, value in episode.metrics.items()},
+        "data_source": episode.data_source,
+        "error": episode.error,
+        "task": None if recorded.task is None else as_json_data(dict(recorded.task)),
+    }
+    return EpisodeDraft(fields, [_trajectory_draft(each) for each in recorded.trajectories])
+
+
+def _trajectory_draft(recorded: RecordedTrajectory) -> TrajectoryDraft:
+    trajectory = recorded.trajectory
+    fields = {
+        "name": trajectory.name,
+        "uid": recorded.uid,
+        "own_uid": trajectory.uid,
+        "reward": _real(trajectory.reward),
+        "reward_given": _real(recorded.reward_given),
+        "reward_used": _real(recorded.reward_used),
+        "info": as_json_data(trajectory.info),
+    }
+    return TrajectoryDraft(fields, [_step_draft(step) for step in trajectory.steps])
+
+
+def _step_draft(step: Step) -> StepDraft:
+    advantage = None if step.advantage is None else np.asarray(step.advantage, np.float64).tolist()
+    fields = {
+        "prompt_ids": step.prompt_ids.tolist(),
+        "response_ids": step.response_ids.tolist(),
+        "logprobs": shortest_floats(step.logprobs),
+        "reward": _real(step.reward),
+        "advantage": advantage,
+        "text": step.text,
+        "weight_version": int(step.weight_version),
+        "version_spans": [[int(span.version), int(span.tokens)] for span in step.version_spans],
+        "info": as_json_data(step.info),
+    }
+    return StepDraft(fields, [as_json_data(dict(message)) for message in step.messages])
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def as_json_data(value: Any) -> Any:
+    """Return a copy of a value as JSON data. Other values become their `repr`."""
+    return json.loads(json.dumps(value, default=repr))
+
+
+def missing_fields(read_back: Mapping[str, Any], ours: Mapping[str, Any]) -> JsonData:
+    """Return our fields that a format does not contain, because they differ after its data are read back."""
+    found = {key: value for key, value in ours.items() if key not in read_back or not is_equal(read_back[key], value)}
+    return found | {key: ours[key] for of, key in DEFAULT_FROM if of in found and key in ours}
+
+
+def is_equal(first: Any, second: Any) -> bool:
+    """True if two values are the same JSON data. NaN equals NaN."""
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+def pop_value(data: JsonData, key: str) -> Any:
+    """Remove and return a value. None if it is missing or null. A null stays, so that it is written again."""
+    return None if data.get(key) is None else data.pop(key)
+
+
+def pop_default(data: JsonData, key: str, default: Any) -> None:
+    """Remove a value if it is the value that the writer writes by itself."""
+    if key in data and is_equal(data[key], default):
+        del data[key]
+
+
+def pop_ours(data: JsonData) -> JsonData:
+    """Remove and return our values from the field ``extra`` of an object of ATIF. Empty if there are none."""
+    extra = data.get("extra")
+    if not isinstance(extra, Mapping) or OURS not in extra:
+        return {}
+    others = {key: value for key, value in extra.items() if key != OURS}
+    data.pop("extra")
+    if others:
+        data["extra"] = others
+    return dict(extra[OURS])
+
+
+def shortest_floats(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None] | None:
+    """Return (n,) float32 values as the shortest decimals that read back as the same float32. NaN becomes None.
+
+    Returns:
+        None if every value is NaN.
+    """
+    known = np.asarray(values, np.float32)
+    if np.isnan(known).all():
+        return None
+    return [None if np.isnan(value) else float(str(value)) for value in known]
+
+
+def exact_or_shortest(shortest: list[float | None] | None, exact: Any) -> list[float | None] | None:
+    """Return the values of a file with more digits than a float32, if ours are still the same. Otherwise `shortest`."""
+    if exact is None or shortest is None or len(exact) != len(shortest) or None in shortest:
+        return shortest
+    return list(exact) if shortest_floats(exact) == shortest else shortest
+
+
+def text_of(response: Mapping[str, Any]) -> str:
+    """Return the text of an assistant message, with its reasoning and its tool calls."""
+    reasoning, content = response.get("reasoning_content"), read_text(response)
+    parts = [] if reasoning is None else [f"<think>\n{reasoning}\n</think>"]
+    parts += [content] if content or not response.get("tool_calls") else []
+    for call in response.get("tool_calls") or ():
+        function = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        parts.append(f"<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>")
+    return "\n".join(parts)
+
+
+def response_of(fields: Mapping[str, Any]) -> JsonData:
+    """Return the assistant message of a step's fields. It has only the text if a change made the message outdated."""
+    response = fields["info"].get(RESPONSE)
+    try:
+        if isinstance(response, dict) and text_of(response) == fields["text"]:
+            return dict(response)
+    except (KeyError, TypeError, AttributeError):
+        # A workflow may use the same name for a different value.
+        pass
+    return {"role": "assistant", "content": fields["text"]}
+
+
+def is_token_list(ids: Any) -> bool:
+    """True if this is a list of ids that an int32 can represent."""
+    return isinstance(ids, list) and all(type(each) is int and -(2**31) <= each < 2**31 for each in ids)
