@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--from",
     "source",
     metavar="FUNCTION",
-    help="Function to call in the plugin: PACKAGE:MODULE.FUNCTION or FILE.py:FUNCTION, with verl's arguments.",
+    help="Function for verl, OpenRLHF or TRL to call in the plugin: PACKAGE:MODULE.FUNCTION or FILE.py:FUNCTION.",
 )
 def new(name: str, kind: str, into: Path | None, source: str | None) -> None:
     """Write a package with one working plugin.
@@ -52,10 +52,12 @@ def new(name: str, kind: str, into: Path | None, source: str | None) -> None:
     Then edit src/my_estimator/estimator.py. You need not install again after an edit. Other kinds:
       rllm plugins new rllm-chess --kind environment --into ~/code/chess
     \b
-    Make a plugin of a function that you have for verl:
+    Make a plugin of a function that you have for verl, OpenRLHF or TRL:
       rllm plugins new my-rloo --from verl:compute_rloo_outcome_advantage
       rllm plugins new my-rank --from my_file.py:compute_rank_advantage
       rllm plugins new my-gspo --kind loss --from verl:compute_policy_loss_gspo
+      rllm plugins new my-clip --kind loss --from openrlhf:PolicyLoss
+      rllm plugins new my-grpo --kind loss --from trl:GRPOTrainer
     """
     from rllm_plugin_kit.scaffold.naming import names_for
     from rllm_plugin_kit.scaffold.package import render, train_command, write
@@ -94,6 +96,8 @@ def _port(names: Names, kind: str, chosen: str, source: str) -> Port:
     port = bind_arguments(find_source(source), kind)
     probed = replace(names, module="_rllm_ported")
     port = measure(port, render(probed, kind, chosen, port), probed.module)
+    if port.is_bounded:
+        port = measure(port, render(probed, kind, chosen, port), probed.module)
     for note in port.notes:
         click.echo(f"warning: {note}", err=True)
     return port

@@ -1,4 +1,4 @@
-"""`rllm plugins new --from`: the package that calls a function of verl or of the author's file."""
+"""`rllm plugins new --from`: the package that calls a function of verl, TRL or OpenRLHF, or of the author's file."""
 
 from __future__ import annotations
 
@@ -69,6 +69,46 @@ def mean_loss(log_prob, advantages, response_mask):
 
 class Estimator:
     pass
+
+
+def compute_group_advantages(rewards, num_generations, scale_rewards: bool = True):
+    groups = rewards.view(-1, num_generations)
+    advantages = groups - groups.mean(dim=1, keepdim=True)
+    if scale_rewards:
+        advantages = advantages / (groups.std(dim=1, correction=0, keepdim=True) + 1e-4)
+    return advantages.flatten()
+
+
+class ClippedLoss(torch.nn.Module):
+    def __init__(self, clip: float = 0.2, ceiling: float | None = None, token_level_loss: bool = True):
+        super().__init__()
+        self.clip, self.ceiling, self.token_level_loss = clip, ceiling, token_level_loss
+
+    def forward(self, log_probs, old_log_probs, advantages, action_mask=None, dp_size: int = 1):
+        ratios = (log_probs - old_log_probs).exp()
+        losses = -torch.min(ratios * advantages, ratios.clamp(1 - self.clip, 1 + self.clip) * advantages)
+        if self.token_level_loss:
+            return (losses * action_mask).sum() / action_mask.sum(), 0.0
+        return ((losses * action_mask).sum(-1) / action_mask.sum(-1)).mean(), 0.0
+
+
+class Maker:
+    def returns(self, rewards, action_mask, gamma: float):
+        return (rewards * action_mask).flip(1).cumsum(dim=1).flip(1) * gamma
+
+    def advantages(self, rewards, action_mask):
+        return self.returns(rewards, action_mask, self.gamma)
+
+
+class MyTrainer:
+    def _compute_loss(self, model, inputs):
+        logprobs, _, _ = self._get_per_token_logps_and_entropies(model)
+        mask = inputs["completion_mask"]
+        return -(logprobs * inputs["advantages"] * mask).sum() / mask.sum()
+
+
+def penalized_loss(log_prob, advantages, response_mask):
+    return mean_loss(log_prob, advantages, response_mask) + (log_prob**2).mean()
 '''
 VERL = {"grpo": "group", "rloo": "group", "opo": "group", "gpg": "role", "remax": "trajectory"}
 """Name in verl's functions -> scope of the advantages."""
@@ -92,12 +132,12 @@ def port(name: str, source: str, kind: str = "estimator") -> dict[str, str]:
     return {file.name: file.read_text() for file in Path(name).rglob("*.py")}
 
 
-def run_tests(*names: str) -> str:
-    """Install packages into a directory, and return the output of their tests."""
+def run_tests(*names: str, path: str = "") -> str:
+    """Install packages into a directory, and return the output of their tests. `path` has more packages."""
     pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--target", "site", *(f"./{name}" for name in names))
     subprocess.run(pip, check=True, timeout=400)
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
-    environ = os.environ | {"PYTHONPATH": "site"}
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(("site", path) if path else ("site",))}
     finished = subprocess.run(tests, env=environ, capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
@@ -135,8 +175,8 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
     assert ('gradient = "surrogate"' not in files["test_my_port.py"]) == is_exact
 
 
-def test_mean_without_weights_is_no_token_loss(capfd: pytest.CaptureFixture[str]) -> None:
-    port("my-port", "rank.py:mean_loss", "loss")
+def test_mean_with_a_penalty_is_no_token_loss(capfd: pytest.CaptureFixture[str]) -> None:
+    port("my-port", "rank.py:penalized_loss", "loss")
 
     assert "no weighted mean" in capfd.readouterr().err
 
@@ -148,6 +188,10 @@ def test_mean_without_weights_is_no_token_loss(capfd: pytest.CaptureFixture[str]
         ("rank.py:compute_sum", "argument-not-available", ["compute_sum", "response_mask"]),
         ("rank.py:compute_rank_advantages", "source-not-found", ["Did you mean 'compute_rank_advantage'"]),
         ("rank.py:Estimator", "source-not-found", ["'Estimator', which is not a function"]),
+        ("rank.py:Maker.advantages", "argument-not-available", ["Maker.advantages uses self.gamma, self.returns"]),
+        ("rank.py:Maker.other", "source-not-found", ["no function 'other'"]),
+        ("rank.py:ClippedLoss", "argument-not-available", ["Add --kind loss"]),
+        ("rank.py:MyTrainer", "argument-not-available", ["`rewards` and `num_generations`", "--kind loss"]),
         ("other.py:f", "file-not-found", ["other.py"]),
         ("compute_rank_advantage", "bad-source", ["'compute_rank_advantage'"]),
         ("no_such_library:losses.f", "source-not-importable", ["pip install no_such_library"]),
@@ -179,10 +223,70 @@ def test_ported_functions_of_verl_pass_their_tests(tmp_path: Path) -> None:
 
     # The estimator of single trajectories has no center, and no loss reports clipped tokens.
     assert f"{1 + len(losses)} skipped" in run_tests(*names, "my-rank", *losses)
+    check_style()
+
+
+def test_class_of_torch_gets_constructor_options() -> None:
+    files = port("my-port", "rank.py:ClippedLoss", "loss")
+
+    assert "    ceiling: float | None = Field(default=None, " in files["options.py"]
+    assert "token_level_loss" not in files["options.py"]
+    assert "        original = ClippedLoss(\n            clip=params.clip,\n" in files["loss.py"]
+    # This class overflows for large ratios, so the package bounds them.
+    assert "MAX_LOG_RATIO" in files["loss.py"]
+    assert "MAX_LOG_RATIO" not in port("my-mean", "rank.py:mean_loss", "loss")["loss.py"]
+
+
+def test_method_without_self_becomes_an_estimator() -> None:
+    files = port("my-port", "rank.py:Maker.returns")
+
+    assert "result = Maker.returns(\n        None,\n        rewards=batch.rewards,\n" in files["estimator.py"]
+    assert "gamma: float = Field(default=1.0, " in files["options.py"]
+
+
+def test_function_for_trl_sees_one_group() -> None:
+    files = port("my-port", "rank.py:compute_group_advantages")
+
+    assert 'level="trajectory"' in files["plugin.py"]
+    assert (
+        "rewards=torch.tensor(inputs.rewards[start:end]),\n            num_generations=end - start"
+        in files["estimator.py"]
+    )
+
+
+def check_style() -> None:
     for command in (["check"], ["format", "--check"]):
         written = [sys.executable, "-m", "ruff", *command, "--no-cache", "--exclude", "original.py,rank.py,site", "."]
         finished = subprocess.run(written, capture_output=True, text=True)
         assert finished.returncode == 0, finished.stdout
+
+
+@pytest.mark.long
+def test_functions_for_trl_and_openrlhf_pass_their_tests() -> None:
+    port("my-group", "rank.py:compute_group_advantages")
+    port("my-returns", "rank.py:Maker.returns")
+    for name, source in {"clip": "ClippedLoss", "mean": "mean_loss", "trainer": "MyTrainer"}.items():
+        port(f"my-{name}", f"rank.py:{source}", "loss")
+
+    assert "failed" not in run_tests("my-group", "my-returns", "my-clip", "my-mean", "my-trainer")
+    check_style()
+
+
+@pytest.mark.long
+def test_losses_of_trl_pass_their_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own, because TRL is in a directory without its requirements, which must not stay on the path."""
+    conformance = str(Path(sys.prefix) / "conformance")
+    if not Path(conformance, "trl").is_dir():
+        pytest.skip("make install has not put TRL into the environment")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    trainers = {"my-grpo": "trl:GRPOTrainer", "my-gmpo": "trl:experimental.gmpo.gmpo_trainer.GMPOTrainer"}
+    environ = os.environ | {"PYTHONPATH": conformance}
+    for name, source in trainers.items():
+        command = (sys.executable, "-m", "rllm", "plugins", "new", name, "--kind", "loss", "--from", source)
+        subprocess.run(command, check=True, env=environ, timeout=400)
+
+    assert "failed" not in run_tests(*trainers, path=conformance)
+    check_style()
 
 
 @pytest.mark.long

@@ -34,7 +34,7 @@ def render(names: Names, kind: str, chosen: str, port: Port | None = None) -> di
     values = _values(names, kind, chosen, port)
     files = {
         path.replace(MODULE, names.module).replace(DOT, "."): Text(text).substitute(values)
-        for directory in (_COMMON, kind if port is None else f"ported_{kind}")
+        for directory in (_COMMON, *((kind,) if port is None else port.templates))
         for path, text in _templates(_DIRECTORY / directory)
     }
     if port is not None and port.source.file is not None:

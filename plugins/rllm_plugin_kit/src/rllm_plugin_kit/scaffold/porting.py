@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from rllm_core.errors import PluginError
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES, Template
-from rllm_plugin_kit.scaffold.sources import Source
+from rllm_plugin_kit.scaffold.sources import Source, list_portable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,21 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "sum_pi_squared": _pad_column("sum_pi_squared"),
         "values": _pad_column("values"),
         "reward_baselines": Column(value=_GREEDY, value_in_test=_GREEDY, need="greedy_rewards"),
+        # OpenRLHF's names.
+        "rewards": Column(value="batch.rewards", value_in_test="rewards"),
+        "action_mask": Column(value="batch.mask", value_in_test="mask"),
     }
 )
-"""Arguments of verl's estimators -> the data that they receive."""
+"""Arguments of verl's and OpenRLHF's estimators -> the data that they receive."""
+GROUP_COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        "rewards": Column(
+            value="torch.tensor(inputs.rewards[start:end])", value_in_test="torch.tensor(inputs.rewards)"
+        ),
+        "num_generations": Column(value="end - start", value_in_test="4"),
+    }
+)
+"""Arguments of a function written for TRL, which is called with one group at a time -> the data that they receive."""
 LOSS_COLUMNS: Mapping[str, Column] = MappingProxyType(
     {
         "old_log_prob": Column(value="row.old_logprobs[None]", value_in_test="old"),
@@ -51,21 +64,31 @@ LOSS_COLUMNS: Mapping[str, Column] = MappingProxyType(
         "response_mask": Column(value="mask", value_in_test="mask"),
         "loss_agg_mode": Column(value='"token-mean"', value_in_test='"seq-mean-token-mean"'),
         "rollout_is_weights": Column(value="weights", value_in_test="torch.ones_like(mask)"),
+        # OpenRLHF's names. The value is a mean over the tokens of a row, so both means are the same.
+        "old_log_probs": Column(value="row.old_logprobs[None]", value_in_test="old"),
+        "log_probs": Column(value="row.logprobs[None]", value_in_test="new"),
+        "action_mask": Column(value="mask", value_in_test="mask"),
+        "token_level_loss": Column(value="True", value_in_test="False"),
     }
 )
-"""Arguments of verl's losses -> the data that they receive. A loss is called with one row at a time."""
+"""Arguments of verl's and OpenRLHF's losses -> the data that they receive. A loss is called with one row at a time."""
 COLUMNS_OF = {"estimator": COLUMNS, "loss": LOSS_COLUMNS}
 REQUIRED = {
-    "estimator": ("token_level_rewards", "response_mask"),
-    "loss": ("log_prob", "advantages", "response_mask"),
+    "estimator": (("token_level_rewards", "rewards"), ("response_mask", "action_mask", "num_generations")),
+    "loss": (("log_prob", "log_probs"), ("advantages",), ("response_mask", "action_mask")),
 }
-"""Arguments without which a function is no plugin of the kind."""
-DEFAULTS = {"gamma": 1.0, "lam": 1.0}
-"""Arguments without a default in verl's functions, and the defaults in verl's trainer."""
+"""Arguments without which a function is no plugin of the kind, each with its other names."""
+DEFAULTS = {"gamma": 1.0, "lam": 1.0, "lambd": 1.0}
+"""Arguments without a default in verl's and OpenRLHF's functions, and the defaults in their trainers."""
 CONFIG = "config"
 """The argument for verl's algorithm config."""
-UNUSED = frozenset({"rollout_is_weights"})
-"""Arguments that keep their default: weights that rllm applies in the update."""
+UNUSED = frozenset({"rollout_is_weights", "rollout_log_probs", "dp_size", "batch_num_tokens", "global_batch_size"})
+"""Arguments that keep their default: weights that rllm applies in the update, and sizes for its aggregation."""
+CORRECTION = "is_correction_"
+"""The start of OpenRLHF's arguments for rollout correction, which keep their default: rllm corrects in the update."""
+AGGREGATION = frozenset({"loss_agg_mode", "token_level_loss"})
+"""Arguments that let a test choose the mean over rows of the means of their tokens."""
+OPTION = bool | int | float | str
 LINE = 120
 """Maximum length of a line."""
 
@@ -75,12 +98,14 @@ class Option:
     """An argument that becomes an option of the plugin."""
 
     name: str
-    default: bool | int | float | str
+    default: bool | int | float | str | None
+    type: str
+    """The annotation of its field."""
 
     def declaration(self, function: str) -> str:
         """Return the lines of its field."""
         arguments = f'default={_literal(self.default)}, description="Argument of `{function}`."'
-        field_of = f"    {self.name}: {type(self.default).__name__} = Field("
+        field_of = f"    {self.name}: {self.type} = Field("
         line = f"{field_of}{arguments})"
         return line if len(line) <= LINE else f"{field_of}\n        {arguments}\n    )"
 
@@ -96,6 +121,12 @@ class Port:
     """Arguments that receive columns, options or the config, in the function's order."""
     options: tuple[Option, ...]
     has_config: bool
+    settings: tuple[str, ...] = ()
+    """Arguments of the constructor, if it is a class of torch."""
+    is_grouped: bool = False
+    """True for a function that is called with one group at a time, as TRL's code."""
+    is_bounded: bool = False
+    """True if the log-ratios of a loss are bounded, because the function is not finite for large ones."""
     scope: str = "group"
     """The scope of an estimator's advantages."""
     centres: bool = True
@@ -123,8 +154,15 @@ class Port:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """The data that the kind's arguments can receive."""
-        return COLUMNS_OF[self.kind]
+        """The data that the function's arguments can receive."""
+        return GROUP_COLUMNS if self.is_grouped else COLUMNS_OF[self.kind]
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Directories of templates, the most general one first."""
+        if self.source.form == "trainer":
+            return ("ported", "ported_loss", "ported_trainer")
+        return ("ported", "ported_group" if self.is_grouped else f"ported_{self.kind}")
 
     @property
     def needs(self) -> list[str]:
@@ -134,21 +172,28 @@ class Port:
 
     def values(self) -> dict[str, str]:
         """Return the values of the placeholders that only templates of ports have."""
-        loaded = "load_original" if self.source.file is None else self.source.name
-        config = ["load_config"] if self.has_config else []
+        loaded = "load_original" if self.source.file is None else self.source.symbol
+        config = ["load_config"] if self.has_config and self.source.package == "verl" else []
         quoted = ", ".join(f'"{need}"' for need in self.needs)
         greedy = "greedy_rewards" in self.needs
-        indent = 8 if self.kind == "estimator" else 12
+        indent = 8 if self.kind == "estimator" and not self.is_grouped else 12
         return {
             "origin": self.source.origin,
-            "original": self.source.name,
-            "call": f"{loaded}()" if self.source.file is None else loaded,
+            "original": self.source.full_name,
+            "symbol": self.source.symbol,
+            "call": self._call(loaded),
+            "prepare": self._prepare(loaded, "params.{name}", lambda column: column.value, indent - 4),
+            "prepare_test": self._prepare(loaded, None, lambda column: column.value_in_test, 4),
+            "bound_import": "from rllm_core.updates.losses import MAX_LOG_RATIO\n" if self.is_bounded else "",
+            "bound": _BOUND if self.is_bounded else "",
             "original_imports": ", ".join(sorted([loaded, *config])),
             "torch_import": "import torch\n" if greedy else "",
             "arguments": self._arguments(
                 lambda column: column.value, "params.{name}", "load_config(params.config)", indent
             ),
-            "test_arguments": self._arguments(lambda column: column.value_in_test, None, "load_config({})", 12),
+            "test_arguments": self._arguments(
+                lambda column: column.value_in_test, None, "load_config({})", 12 if self.kind == "estimator" else 8
+            ),
             "options_imports": self._option_imports(),
             "option_fields": self._option_fields(),
             "scope": self.scope,
@@ -165,14 +210,43 @@ class Port:
             "pytest": "" if self.source.file else "import pytest\n",
             "package": self.source.package,
             "source_module": self.source.module,
-            "config_function": CONFIG_FUNCTIONS[self.kind] if self.has_config else "",
+            "config_function": CONFIG_FUNCTIONS[self.kind] if config else "",
+            "loss_method": self.source.name,
+            "theirs": _THEIRS if self.arguments and AGGREGATION & {*self.arguments, *self.settings} else _THEIRS_BY_ROW,
             "gradient": "" if self.is_exact else '    gradient = "surrogate"  # The function detaches a factor.\n',
             "has_ratio": "" if self.has_ratio else "        has_ratio=False,\n",
         }
 
-    def _arguments(self, write: Callable[[Column], str], option: str | None, config: str, indent: int) -> str:
-        lines = []
-        for name in self.arguments:
+    @property
+    def _has_self(self) -> bool:
+        """True if the call needs an argument `self`, which the method does not use."""
+        return self.source.form == "method" and isinstance(self.source.function, partial)
+
+    def _call(self, loaded: str) -> str:
+        """Return the expression of the function to call."""
+        name = f"{loaded}()" if self.source.file is None else loaded
+        if self.source.form == "module":
+            return "original"
+        return f"{name}.{self.source.name}" if self.source.form == "method" else name
+
+    def _prepare(self, loaded: str, option: str | None, write: Callable[[Column], str], indent: int) -> str:
+        """Return the statement that makes an object of a class of torch. Empty for all other forms."""
+        if self.source.form != "module":
+            return ""
+        name, space = (f"{loaded}()" if self.source.file is None else loaded), " " * indent
+        arguments = self._arguments(write, option, "", indent + 4, self.settings)
+        return f"{space}original = {name}({f'{chr(10)}{arguments}{chr(10)}{space}' if arguments else ''})\n"
+
+    def _arguments(
+        self,
+        write: Callable[[Column], str],
+        option: str | None,
+        config: str,
+        indent: int,
+        arguments: tuple[str, ...] | None = None,
+    ) -> str:
+        lines = ["None"] if self._has_self else []
+        for name in self.arguments if arguments is None else arguments:
             if name in self.columns:
                 lines.append(f"{name}={write(self.columns[name])}")
             elif name == CONFIG:
@@ -191,7 +265,8 @@ class Port:
     def _option_fields(self) -> str:
         lines = [option.declaration(self.source.name) for option in self.options]
         if self.has_config:
-            description = f"Fields of verl's {CONFIG_CLASSES[self.kind]}."
+            owner = f"verl's {CONFIG_CLASSES[self.kind]}" if self.source.form != "trainer" else "the trainer's config"
+            description = f"Fields of {owner}."
             lines.append(f'    config: dict[str, Any] = Field(default_factory=dict, description="{description}")')
         return "\n".join(lines) or f'    """`{self.source.name}` has no options."""'
 
@@ -211,37 +286,89 @@ def bind_arguments(source: Source, kind: str) -> Port:
     Raises:
         PluginError: an argument cannot be filled.
     """
-    arguments, options, columns = [], [], COLUMNS_OF[kind]
-    for name, parameter in inspect.signature(source.function).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in UNUSED - columns.keys():
-            continue
-        default = DEFAULTS.get(name) if parameter.default is parameter.empty else parameter.default
-        if name == CONFIG and source.package != "verl" and parameter.default is None:
-            continue
-        if name not in columns and isinstance(default, bool | int | float | str):
-            options.append(Option(name=name, default=default))
-        elif name not in columns and not (name == CONFIG and source.package == "verl"):
-            raise PluginError(
-                "argument-not-available",
-                f"{source.name} has the argument `{name}`, which rllm cannot fill.",
-                "In a file, write a function without it that calls this one, and port it: "
-                "--from my_file.py:my_function.",
-            )
-        arguments.append(name)
-    missing = [name for name in REQUIRED[kind] if name not in arguments]
+    if source.form == "trainer":
+        return _bind_trainer(source, kind)
+    parameters = inspect.signature(source.function).parameters
+    is_grouped = kind == "estimator" and "num_generations" in parameters
+    columns = GROUP_COLUMNS if is_grouped else COLUMNS_OF[kind]
+    other = next(each for each in COLUMNS_OF if each != kind)
+    if not _has_required(parameters, kind) and _has_required(parameters, other):
+        raise PluginError(
+            "argument-not-available",
+            f"{source.full_name} has the arguments of a plugin of the kind {other}, not {kind}.",
+            f"Add --kind {other}.",
+        )
+    arguments, options = _bind(source, parameters, columns)
+    settings: list[str] = []
+    if source.form == "module":
+        assert source.owner is not None, "a class"
+        names, more = _bind(source, inspect.signature(source.owner).parameters, columns)
+        settings, options = [*names], options + more
+    missing = [names for names in REQUIRED[kind] if not arguments & dict.fromkeys(names).keys()]
     if missing:
         raise PluginError(
             "argument-not-available",
-            f"{source.name} has no argument `{missing[0]}`, so it cannot be a plugin of the kind {kind}.",
-            f"Name a function with the arguments of verl: {', '.join(REQUIRED[kind])}.",
+            f"{source.full_name} has no argument `{missing[0][0]}`, so it cannot be a plugin of the kind {kind}.",
+            f"Name a function with the arguments {', '.join(' or '.join(names) for names in REQUIRED[kind])}.",
         )
     return Port(
         kind=kind,
         source=source,
         arguments=tuple(arguments),
         options=tuple(options),
+        settings=tuple(settings),
+        is_grouped=is_grouped,
         has_config=CONFIG in arguments,
     )
+
+
+def _has_required(names: Mapping[str, object], kind: str) -> bool:
+    return all(names.keys() & set(required) for required in REQUIRED[kind])
+
+
+def _bind(
+    source: Source, parameters: Mapping[str, inspect.Parameter], columns: Mapping[str, Column]
+) -> tuple[dict[str, None], list[Option]]:
+    """Return the names of the arguments that receive something, in order, and the options among them."""
+    arguments: dict[str, None] = {}
+    options = []
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in UNUSED - columns.keys():
+            continue
+        default = DEFAULTS.get(name) if parameter.default is parameter.empty else parameter.default
+        if name.startswith(CORRECTION) or (name == CONFIG and source.package != "verl" and default is None):
+            continue
+        if name not in columns and (annotation := _option_type(default, parameter.annotation)):
+            options.append(Option(name=name, default=default, type=annotation))
+        elif name not in columns and not (name == CONFIG and source.package == "verl"):
+            raise PluginError(
+                "argument-not-available",
+                f"{source.full_name} has the argument `{name}`, which rllm cannot fill.",
+                f"{list_portable(source.package)}In a file, write a function without it that calls this one, and port "
+                "it: --from my_file.py:my_function.",
+            )
+        arguments[name] = None
+    return arguments, options
+
+
+def _option_type(default: object, annotation: object) -> str | None:
+    """Return the annotation of an option with this default. None if the argument cannot be an option."""
+    if isinstance(default, OPTION):
+        return type(default).__name__
+    kinds = [each for each in (bool, int, float, str) if annotation in (each, each | None)]
+    return f"{kinds[0].__name__} | None" if kinds and default is None else None
+
+
+def _bind_trainer(source: Source, kind: str) -> Port:
+    """Return a port of the loss of a trainer of TRL, whose settings are the fields of `GRPOConfig`."""
+    if kind != "loss":
+        raise PluginError(
+            "argument-not-available",
+            f"{source.symbol} computes advantages while it generates, so rllm cannot call it as an estimator.",
+            "Port its loss with --kind loss. For the advantages, copy the lines into a function of `rewards` and "
+            "`num_generations`, and port it: --from my_file.py:my_function.",
+        )
+    return Port(kind=kind, source=source, arguments=(), options=(), has_config=True)
 
 
 def _literal(value: object) -> str:
@@ -249,6 +376,14 @@ def _literal(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
+_THEIRS = "theirs = compute_original(old, new, advantages, mask)"
+_THEIRS_BY_ROW = """\
+rows = zip(*(each.split(1) for each in (old, new, advantages, mask)), strict=True)
+        theirs = torch.stack([compute_original(*row) for row in rows]).mean()"""
+_BOUND = """\
+    log_ratios = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    inputs = replace(inputs, logprobs=inputs.old_logprobs + log_ratios)  # The original overflows beyond.
+"""
 _INDEX = "        index = np.array([group.group_id for group in groups for _ in group.trajectories], object)\n"
 _GREEDY_TASKS = """\
         for trajectory in (each for group in groups for each in group.trajectories):

@@ -55,12 +55,13 @@ def _measure_loss(port: Port, plugin: LossPlugin[Any]) -> Port:
     if problem is not None:
         return replace(port, notes=(problem,))
     is_exact = _find_problem(LossContract, plugin, "gradient_matches_the_numeric_slope", {}) is None
-    problem = _find_problem(LossContract, plugin, "extreme_ratios_stay_finite", {})
+    overflows = _find_problem(LossContract, plugin, "extreme_ratios_stay_finite", {})
     return replace(
         port,
         is_exact=is_exact,
         has_ratio=has_ratio(plugin.load(), plugin.params()),
-        notes=() if problem is None else (problem,),
+        is_bounded=port.is_bounded or overflows is not None,
+        notes=(overflows,) if overflows and port.is_bounded else (),
     )
 
 
@@ -86,7 +87,7 @@ def _import_plugin(
         if port.source.file is not None:
             # The file has run once. A second time, verl's decorators would reject its names.
             original = sys.modules[f"{module}.original"] = ModuleType(f"{module}.original")
-            setattr(original, port.source.name, port.source.function)
+            setattr(original, port.source.symbol, port.source.owner or port.source.function)
         try:
             hooks = importlib.import_module(f"{module}.plugin")
             (plugin,) = hooks.rllm_losses() if port.kind == "loss" else hooks.rllm_estimators()
