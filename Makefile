@@ -260,6 +260,7 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM) $(HARBOR)
 	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/verifiers plugins/rllm_view/tests/real/verifiers
 	PYTHONPATH=$(abspath $(HARBOR)) $(BIN)/python -m pytest -o norecursedirs=".*" plugins/rllm_view/tests/real/harbor
+	PYTHONPATH=$(abspath $(VENV)/conformance) $(BIN)/python -m pytest -W ignore -o norecursedirs=".*" plugins/rllm_view/tests/real/trainers
 	PYTHONPATH=$(abspath $(OPENENV)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
