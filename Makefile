@@ -71,6 +71,9 @@ CLIENTS := openai anthropic google-genai openai-agents langgraph langchain-opena
 VERIFIERS := $(VENV)/verifiers
 # NeMo-Gym's servers run in a process that has these packages first on its path.
 NEMO_GYM := $(VENV)/nemo-gym
+# Requirements of the packages in examples/plugins. They are in their own directory, because no package of ours needs them.
+EXAMPLES := $(VENV)/example-plugins
+EXAMPLES_REQUIRE := minigrid==3.2.0 pygame==2.6.1 sqlite-utils==4.2.1 sqlite-fts4==1.0.3 click-default-group==1.2.4
 # Only the models and the validator of Harbor's trajectories are used, which also run on this Python.
 HARBOR := $(VENV)/harbor
 # OpenEnv needs an older `mcp` than verifiers.
@@ -101,7 +104,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo check test ci release test-nightly test-kernels mutants test-gpu smoke-gpu test-vllm test-verl-vllm
-.PHONY: dist test-wheels test-clients test-envs test-trackers lint types tests docs site findings clean
+.PHONY: dist test-wheels test-clients test-envs test-trackers test-plugins lint types tests docs site findings clean
 
 help:
 	@echo "make demo     install the program, then train a tiny model on a number game (about three minutes)"
@@ -118,6 +121,7 @@ help:
 	@echo "make test-clients  install clients of agents (190 MB), and run agents of each through the gateway"
 	@echo "make test-envs     install verifiers, OpenEnv, inspect-ai, NeMo-Gym and Harbor (200 MB), and compare rewards and files with their own"
 	@echo "make test-trackers  install mlflow-skinny and trackio (150 MB), and read the metrics of runs with their own readers"
+	@echo "make test-plugins  install minigrid and sqlite-utils (25 MB), and test and use the packages in examples/plugins"
 	@echo "make test-kernels  numerical tests with the kernels of other processors"
 	@echo "make test-vllm    install vLLM in its own environment (3.5 GB), and test rollouts with it (minutes)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes)"
@@ -270,6 +274,14 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM) $(HARBOR)
 test-trackers: install $(TRACKERS)
 	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" rllm/tests/real
+
+$(EXAMPLES): Makefile | install
+	rm -rf $@
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ $(EXAMPLES_REQUIRE)
+	@touch $@
+
+test-plugins: install $(EXAMPLES)
+	PYTHONPATH=$(abspath $(EXAMPLES)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 tests/e2e/test_example_plugins.py
 
 $(INSTALLED_VLLM): EXTRAS_rllm_vllm := [cpu]
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))

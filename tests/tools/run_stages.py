@@ -40,6 +40,7 @@ PARTS = {
         "constraints-verifiers.txt",
     ),
     "test-trackers": ("rllm/tests/real", "rllm/src/rllm/builtin/trackers", "constraints-trackers.txt"),
+    "test-plugins": ("examples/plugins", "plugins/rllm_plugin_kit/src", "tests/e2e/test_example_plugins.py"),
     "test-kernels": (
         "plugins/rllm_local",
         "plugins/rllm_backend_kit",

@@ -34,6 +34,9 @@ class RejectionResult:
 class RejectionMode(Protocol):
     """A rule that decides which groups are trained on.
 
+    A mode runs before the trainer computes log-probs. To use log-probs, write an estimator with `needs`, and give the
+    trajectories that should not count the advantage 0.
+
     A mode may keep groups between steps. Everything that it keeps must be in `state_dict`, so that a resumed run is
     identical. The mode is called once per step, and again in the same step after each result with `more`. The list is
     empty if a step produced no groups. A mode must limit how often it returns `more`.

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """The input of a reward: one finished rollout of a task."""
+    """The input of a reward: one finished rollout of a task.
+
+    In a test of a reward, make `response` with ``rllm_core.data.messages.Response(text=…, content=…)``.
+    """
 
     data: Mapping[str, Any]
     """The task's data, such as ``{"question": …, "answer": …}``."""

@@ -1,0 +1,1 @@
+"""flash-reinforce: an example of a package with a plugin for rllm."""

@@ -1,0 +1,1 @@
+"""minigrid-text: an example of a package with a plugin for rllm."""

@@ -1,0 +1,1 @@
+"""novelty-reward: an example of a package with a plugin for rllm."""

@@ -1,0 +1,1 @@
+"""sqlite-metrics: an example of a package with a plugin for rllm."""

@@ -1,0 +1,1 @@
+"""ulimit-sandbox: an example of a package with a plugin for rllm."""
