@@ -1,16 +1,23 @@
-"""Cost of a durable row and of the journal: ``python benchmarks/record.py [rows [SECONDS]] [journal [STEPS]]``.
+"""Cost of a durable row, of the journal and of telemetry.
+
+``python benchmarks/record.py [rows [SECONDS]] [journal [STEPS]] [telemetry [STEPS]]``
 
 - rows: of 4 kB and 40 kB. 1, 32 or 200 writers store them, and each waits for its row before it adds the next. Next to
   this is a commit per row, synced alike. CPU time is the process's, including encoding and event loop. The last line is
   the bytes of a conversation of 50 turns and 30,500 tokens.
 - journal: its share of a run of `guess`: digests, records, writes and syncs over all CPU time of the process while it
   trains. Then a record of the journal, next to a row of the store of calls for the same call.
+- telemetry: CPU time of runs of `guess` with and without the observer `telemetry`, alternately. A collector has its own
+  process. The share is of the steps' CPU time, and includes the start and the end of the observer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -275,12 +282,66 @@ def print_journal(steps: int) -> None:
     print(f"a row of the store of calls costs {row / record:.1f} times a record of the journal")
 
 
+COLLECTOR = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *_): pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+PAIRS = 5
+
+
+def cpu_of_training(steps: int, observers: list[str]) -> tuple[float, float]:
+    """Return the CPU seconds of a whole run, and of its steps."""
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = {
+            "total_batches": steps,
+            "output_dir": directory,
+            "observers": observers,
+            "logger": [],
+            "test_freq": -1,
+            "val_before_train": False,
+        }
+        clock, begun = Clock(), time.process_time()
+        AgentTrainer(config={"rllm": {"env": {"name": "guess"}, "trainer": trainer}}, observers=[clock]).train()
+        return time.process_time() - begun, clock.seconds
+
+
+def print_telemetry(steps: int) -> None:
+    """Print the share of CPU time of each pair of runs, and their median."""
+    with subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True) as collector:
+        assert collector.stdout is not None
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
+        try:
+            cpu_of_training(2, ["telemetry"])  # imports
+            shares = []
+            for pair in range(PAIRS):
+                order: list[list[str]] = [[], ["telemetry"]]
+                spent = {len(each): cpu_of_training(steps, each) for each in (order if pair % 2 else order[::-1])}
+                shares.append((spent[1][0] - spent[0][0]) / spent[0][1])
+                print(f"with {spent[1][0]:.2f} s, without {spent[0][0]:.2f} s of CPU: {shares[-1]:.1%} of the steps")
+        finally:
+            collector.terminate()
+    print(f"share of telemetry in a step of guess: {statistics.median(shares):.1%} ({steps} steps, {PAIRS} pairs)")
+
+
 def main(words: list[str]) -> None:
     numbers = [float(word) for word in words if word[0].isdigit()]
-    if "journal" not in words:
-        print_rows(numbers[0] if numbers else 5.0)
-    if "rows" not in words:
-        print_journal(int(numbers[0]) if numbers and "journal" in words else 20)
+    parts = [word for word in words if not word[0].isdigit()] or ["rows", "journal", "telemetry"]
+    if "rows" in parts:
+        print_rows(numbers[0] if numbers and len(parts) == 1 else 5.0)
+    if "journal" in parts:
+        print_journal(int(numbers[0]) if numbers and "rows" not in parts else 20)
+    if "telemetry" in parts:
+        print_telemetry(int(numbers[0]) if numbers and "rows" not in parts else 20)
 
 
 if __name__ == "__main__":

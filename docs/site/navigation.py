@@ -10,6 +10,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/distill",
             "how-to/predict-observations",
             "how-to/follow-a-run",
+            "how-to/telemetry",
             "how-to/own-data",
             "how-to/write-a-reward",
             "how-to/test-a-reward",

@@ -8,3 +8,7 @@ from rllm_plugin_kit import ObserverContract
 class TestJournal(ObserverContract):
     name = "rllm-record/journal"
     options = ({}, {"keep": "off"})
+
+
+class TestTelemetry(ObserverContract):
+    name = "rllm-telemetry/telemetry"

@@ -60,7 +60,7 @@ class Looks:
 
 
 def collect_and_run(looks: Looks) -> None:
-    looks.pending.collect()
+    looks.pending.listen()
     looks.run(looks.workflow)
 
 
@@ -89,7 +89,7 @@ def test_wait_in_a_rollouts_task_ends_with_it() -> None:
             await asyncio.sleep(600)
 
     async def run() -> list[str]:
-        pending.collect()
+        pending.listen()
         with open_rollout("t:0"):
             tasks = [asyncio.create_task(stuck(name)) for name in ("first", "second")]
             await asyncio.sleep(0)

@@ -58,6 +58,9 @@ def _step(number: int) -> Iterator[Event]:
     step = make_step(frozenset() if skipped else EVERYTHING, number=number)
     step.total_steps, step.epoch = STEPS, number // STEPS_PER_EPOCH
     yield Event("on_batch_start", (_empty(step),))
+    for stage in ("generate", "update"):
+        yield Event("on_stage_start", (step, stage))
+        yield Event("on_stage_end", (step, stage))
     if skipped:
         step.skip("all_groups_dropped")
     step.metrics.update(METRICS)

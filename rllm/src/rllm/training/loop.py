@@ -188,6 +188,7 @@ class TrainingLoop:
                         tasks=len(self._schedule.tasks),
                         log=trackers.log,
                     ),
+                    self._notify,
                 )
                 self._report_lengths(engine)
                 self.has_begun = True

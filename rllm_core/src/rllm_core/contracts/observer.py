@@ -55,6 +55,13 @@ class Observer:
         """React to the start of a step, before its first stage. In asynchronous training, rollouts may have already
         started."""
 
+    def on_stage_start(self, step: TrainStep, stage: str) -> None:
+        """React to the start of a stage, in the task that runs it. A rollout batch that is generated ahead has a step
+        that training has not started yet."""
+
+    def on_stage_end(self, step: TrainStep, stage: str) -> None:
+        """React to the end of a stage, in the task that has run it. Also called if the stage failed."""
+
     def on_policy_updated(self, step: TrainStep) -> None:
         """React to new weights. Later rollouts use them. Their version is `step.weight_version`."""
 

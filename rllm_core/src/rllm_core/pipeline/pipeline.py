@@ -17,8 +17,14 @@ from rllm_core.pipeline.metrics import episode_metrics
 
 OF_EPISODES = "batch/episodes"
 """A metric that exists only if a stage counts episodes. It is computed over all rollout batches."""
+Notify = Callable[[str, TrainStep, str], None]
+"""Receives the name of an event of `Observer`, the step, and the name of the stage."""
 NextBatch = Callable[[], Awaitable[TrainStep]]
 """Returns the step that generated the next rollout batch."""
+
+
+def ignore_event(event: str, step: TrainStep, stage: str) -> None:
+    """Do nothing. A pipeline without observers uses it."""
 
 
 async def no_more_batches() -> TrainStep:
@@ -38,7 +44,8 @@ class Pipeline:
     The parts are separate so that a rollout batch can be generated before training needs it.
     """
 
-    def __init__(self, chosen: Sequence[StageChoice], context: StageContext) -> None:
+    def __init__(self, chosen: Sequence[StageChoice], context: StageContext, notify: Notify = ignore_event) -> None:
+        self._notify = notify
         self._stages: list[tuple[StageChoice, Stage]] = [
             (stage, stage.registered.load()(context, stage.params)) for stage in chosen
         ]
@@ -52,7 +59,7 @@ class Pipeline:
     async def generate(self, step: TrainStep) -> None:
         """Run the stages that generate a rollout batch."""
         for chosen, stage in self._stages[: self._cut]:
-            await _measure_stage(stage, step, chosen)
+            await self._measure_stage(stage, step, chosen)
 
     async def train(self, step: TrainStep, next_batch: NextBatch = no_more_batches) -> None:
         """Run all other stages.
@@ -64,8 +71,20 @@ class Pipeline:
         position = self._cut
         while position < len(self._stages):
             chosen, stage = self._stages[position]
-            await _measure_stage(stage, step, chosen)
+            await self._measure_stage(stage, step, chosen)
             position = self._cut if await _take_batches(step, next_batch) else position + 1
+
+    async def _measure_stage(self, stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
+        """Run a stage, unless the step is skipped."""
+        if step.skip_reason and not chosen.plugin.always:
+            return
+        name, start = chosen.plugin.name, time.perf_counter()
+        self._notify("on_stage_start", step, name)
+        try:
+            await _run(stage, step, chosen)
+        finally:
+            self._notify("on_stage_end", step, name)
+        step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all stages that store data between steps."""
@@ -109,16 +128,6 @@ async def _take_batches(step: TrainStep, next_batch: NextBatch) -> bool:
         if OF_EPISODES in step.metrics:
             step.metrics |= episode_metrics(*step.generated_by_batch)
     return asked
-
-
-async def _measure_stage(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
-    """Run a stage, unless the step is skipped."""
-    if step.skip_reason and not chosen.plugin.always:
-        return
-    start = time.perf_counter()
-    await _run(stage, step, chosen)
-    name = chosen.plugin.name
-    step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
 
 async def _run(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:

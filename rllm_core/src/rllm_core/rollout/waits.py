@@ -1,6 +1,7 @@
 """Waits of rollouts in progress: for the model, a tool, a reward, a sandbox or the environment.
 
-A reader such as `rllm runs status` collects them with `PendingRollouts`. Without a reader they cost nothing.
+A reader such as `rllm runs status` collects them with `PendingRollouts`. Others derive from `RolloutListener`. Without
+a reader they cost nothing.
 """
 
 from __future__ import annotations
@@ -33,16 +34,56 @@ class PendingWait:
     """Start of the wait, in seconds of `time.monotonic`."""
 
 
-class PendingRollouts:
+class RolloutListener:
+    """A listener of rollouts and their waits. Override the methods that you need.
+
+    Each method is called in the task or thread of the rollout's code, which it must not delay. Exceptions stop the run.
+    """
+
+    def listen(self) -> None:
+        """Listen to rollouts that start in the caller's context, and in tasks that it creates."""
+        _listeners.set((*_listeners.get(), self))
+
+    def ignore(self) -> None:
+        """Undo `listen`, for rollouts that start later."""
+        _listeners.set(tuple(listener for listener in _listeners.get() if listener is not self))
+
+    def on_rollout_start(self, rollout: OpenRollout) -> None:
+        """React to the start of a rollout, or of the rewards of a group."""
+
+    def on_wait_start(self, rollout: OpenRollout, wait: Wait) -> None:
+        """React to the start of a wait. The code that waits runs next, in the same context."""
+
+    def on_wait_end(self, rollout: OpenRollout, wait: Wait, error: BaseException | None) -> None:
+        """React to the end of a wait. `error` is the exception that ended it."""
+
+    def on_rollout_end(self, rollout: OpenRollout, error: BaseException | None) -> None:
+        """React to the end of a rollout. `error` is the exception that ended it."""
+
+
+class PendingRollouts(RolloutListener):
     """The rollouts in progress of one run. A different thread may read it."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Rollout] = {}
+        self._open: dict[int, OpenRollout] = {}
         self._finished: defaultdict[WaitKind, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
 
-    def collect(self) -> None:
-        """Collect the rollouts that start in the caller's context, and in tasks that it creates."""
-        _pending.set(self)
+    def on_rollout_start(self, rollout: OpenRollout) -> None:
+        """Add a rollout in progress."""
+        self._open[id(rollout)] = rollout
+
+    def on_wait_start(self, rollout: OpenRollout, wait: Wait) -> None:
+        """Add the seconds of the workflow's own work since the previous wait."""
+        if len(rollout.waits) == 1:
+            self._finished["workflow"].append(wait.since - rollout.changed)
+
+    def on_wait_end(self, rollout: OpenRollout, wait: Wait, error: BaseException | None) -> None:
+        """Add the seconds of the wait."""
+        self._finished[wait.kind].append(rollout.changed - wait.since)
+
+    def on_rollout_end(self, rollout: OpenRollout, error: BaseException | None) -> None:
+        """Remove a rollout that has ended."""
+        del self._open[id(rollout)]
 
     def read(self) -> list[PendingWait]:
         """Return the wait of each rollout in progress, the longest first."""
@@ -54,42 +95,43 @@ class PendingRollouts:
         finished = self._finished[kind]
         return median(list(finished)) if finished else None
 
-    def add_seconds(self, kind: WaitKind, seconds: float) -> None:
-        """Add the seconds of a finished wait."""
-        self._finished[kind].append(seconds)
 
-
-class _Rollout(AbstractContextManager[None]):
+class OpenRollout(AbstractContextManager[None]):
     """One rollout in progress. Between its waits, it waits for its workflow's own code, for example an agent."""
 
-    __slots__ = ("_pending", "_token", "changed", "turn", "uid", "waits")
+    __slots__ = ("_listeners", "_token", "changed", "turn", "uid", "waits")
 
-    def __init__(self, pending: PendingRollouts, uid: str) -> None:
-        self._pending, self.uid = pending, uid
+    def __init__(self, listeners: tuple[RolloutListener, ...], uid: str) -> None:
+        self._listeners, self.uid = listeners, uid
         self.turn = -1
+        """Number of the current turn, from 0. -1 before the first model call."""
         self.waits: list[Wait] = []
         self.changed = time.monotonic()
+        """End of the previous wait, or start of the rollout, in seconds of `time.monotonic`."""
 
     def __enter__(self) -> None:
         self._token = _rollout.set(self)
-        self._pending._open[id(self)] = self
+        for listener in self._listeners:
+            listener.on_rollout_start(self)
 
-    def __exit__(self, *_: object) -> None:
-        del self._pending._open[id(self)]
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _rollout.reset(self._token)
+        for listener in self._listeners:
+            listener.on_rollout_end(self, error)
 
     def add(self, wait: Wait) -> None:
         """Note the start of a wait, and the end of the workflow's own work."""
         wait.since = time.monotonic()
-        if not self.waits:
-            self._pending.add_seconds("workflow", wait.since - self.changed)
         self.waits.append(wait)
+        for listener in self._listeners:
+            listener.on_wait_start(self, wait)
 
-    def remove(self, wait: Wait) -> None:
+    def remove(self, wait: Wait, error: BaseException | None) -> None:
         """End a wait. Waits of a rollout may end in any order."""
         self.changed = time.monotonic()
         self.waits.remove(wait)
-        self._pending.add_seconds(wait.kind, self.changed - wait.since)
+        for listener in self._listeners:
+            listener.on_wait_end(self, wait, error)
 
     def current_wait(self) -> PendingWait:
         """Return the wait that started last."""
@@ -99,14 +141,14 @@ class _Rollout(AbstractContextManager[None]):
         return PendingWait(uid=self.uid, turn=turn, kind="workflow", name="", since=self.changed)
 
 
-_pending: ContextVar[PendingRollouts | None] = ContextVar("pending", default=None)
-_rollout: ContextVar[_Rollout | None] = ContextVar("rollout", default=None)
+_listeners: ContextVar[tuple[RolloutListener, ...]] = ContextVar("listeners", default=())
+_rollout: ContextVar[OpenRollout | None] = ContextVar("rollout", default=None)
 
 
 def open_rollout(uid: str) -> AbstractContextManager[None]:
     """Return a context manager for one rollout, or for the rewards of a group."""
-    pending = _pending.get()
-    return nullcontext() if pending is None else _Rollout(pending, uid)
+    listeners = _listeners.get()
+    return OpenRollout(listeners, uid) if listeners else nullcontext()
 
 
 class Wait:
@@ -126,9 +168,9 @@ class Wait:
         if self._rollout is not None:
             self._rollout.add(self)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._rollout is not None:
-            self._rollout.remove(self)
+            self._rollout.remove(self, error)
 
 
 class ModelWaits:

@@ -64,7 +64,7 @@ class PendingRolloutsObserver(Observer):
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
         self._directory = run.directory
-        self._rollouts.collect()
+        self._rollouts.listen()
         return engine
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
@@ -73,6 +73,7 @@ class PendingRolloutsObserver(Observer):
 
     def end(self) -> None:
         """End the thread, and remove the file."""
+        self._rollouts.ignore()
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

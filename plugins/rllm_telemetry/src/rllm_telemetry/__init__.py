@@ -1,0 +1,1 @@
+"""Spans and metrics of runs for any OpenTelemetry collector: the observer `telemetry`."""

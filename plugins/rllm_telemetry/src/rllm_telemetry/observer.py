@@ -1,0 +1,121 @@
+"""The observer `telemetry`, and the backend that it wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from opentelemetry import trace
+
+from rllm_core.contracts.backend import Backend, BackendWrapper, UpdatePlan, UpdateResult
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.params import NoParams
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import TokenBatch
+from rllm_telemetry.sending import Sender
+from rllm_telemetry.spans import RunSpans, TracedEngine
+
+
+class TelemetryObserver(Observer):
+    """Sends spans and metrics of a run. It begins when the backend is made, and ends with it."""
+
+    def __init__(self, params: NoParams) -> None:
+        self._sender: Sender | None = None
+        self._spans: RunSpans | None = None
+
+    def wrap_backend(self, backend: Backend, run: TrackedRun) -> Backend:
+        self._sender = Sender(run)
+        self._spans = RunSpans(self._sender, model_name(run))
+        return _TracedBackend(backend, self, self._spans)
+
+    def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+        if self._spans is None:
+            return engine
+        self._spans.listen()
+        return TracedEngine(engine)
+
+    def on_stage_start(self, step: TrainStep, stage: str) -> None:
+        if self._spans is not None:
+            self._spans.start_stage(step, stage)
+
+    def on_stage_end(self, step: TrainStep, stage: str) -> None:
+        if self._spans is not None:
+            self._spans.end_stage(step)
+
+    def on_batch_start(self, step: TrainStep) -> None:
+        if self._spans is not None:
+            self._spans.end_validation()
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        if self._spans is not None and self._sender is not None:
+            self._spans.end_step(step)
+            self._sender.set_metrics(step.metrics)
+
+    def on_validation_start(self, global_step: int) -> bool:
+        if self._spans is not None:
+            self._spans.start_validation(global_step)
+        return True
+
+    def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
+        if self._spans is not None and self._sender is not None:
+            self._spans.end_validation(is_skipped=False)
+            self._sender.set_metrics(metrics)
+
+    def close(self) -> None:
+        """Send the rest, and stop the threads."""
+        if self._spans is not None and self._sender is not None:
+            self._spans.close()
+            self._sender.close()
+            self._spans = self._sender = None
+
+
+class _TracedBackend(BackendWrapper):
+    """A backend with spans of its long calls. It ends the observer with the run, also after an error."""
+
+    def __init__(self, backend: Backend, observer: TelemetryObserver, spans: RunSpans) -> None:
+        super().__init__(backend)
+        self._observer, self._spans = observer, spans
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        """Update the weights in a span."""
+        with self._span("update"):
+            return await self.inner.update(batch, plan)
+
+    async def sync_weights(self, version: int) -> None:
+        """Sync the weights in a span."""
+        with self._span("sync_weights", {"rllm.weight_version": version}):
+            await self.inner.sync_weights(version)
+
+    async def save(self, directory: Path) -> None:
+        """Save a checkpoint in a span."""
+        with self._span("checkpoint"):
+            await self.inner.save(directory)
+
+    async def load(self, directory: Path) -> None:
+        """Load a checkpoint in a span."""
+        with self._span("load_checkpoint"):
+            await self.inner.load(directory)
+
+    async def close(self) -> None:
+        """End the observer, and close the backend."""
+        self._observer.close()
+        await self.inner.close()
+
+    @contextmanager
+    def _span(self, name: str, attributes: dict[str, int] | None = None) -> Iterator[None]:
+        span = self._spans.tracer.start_span(name, attributes=attributes)
+        try:
+            with trace.use_span(span):
+                yield
+        finally:
+            self._spans.end(span)
+
+
+def model_name(run: TrackedRun) -> str:
+    """Return the name of the model in the config, without its directory."""
+    model = run.config.get("model")
+    name = model.get("name") if isinstance(model, dict) else None
+    return Path(str(name)).name if name else "policy"
