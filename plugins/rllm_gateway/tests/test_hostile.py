@@ -12,6 +12,7 @@ import httpx
 import pytest
 from expecting import expect_error
 from gateway_world import World, running
+from prometheus_client.parser import text_string_to_metric_families
 
 from rllm_gateway.serving.gateway import GatewayLimits, SessionError
 from rllm_gateway.sessions.link import OpenedSession
@@ -233,6 +234,18 @@ def test_health_without_a_key_is_ok(world: World) -> None:
     answer = httpx.get(f"{world.url}/health")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
     assert httpx.post(f"{world.url}/health").status_code == 405
+
+
+def test_prometheus_reads_sessions_without_a_key(world: World) -> None:
+    world.open()
+    answer = httpx.get(f"{world.url}/metrics")
+    read = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert {family.type for family in read.values()} == {"gauge"}
+    assert all(family.documentation for family in read.values())
+    values = {name: family.samples[0].value for name, family in read.items()}
+    assert values["rllm_gateway_open_sessions"] >= 1
+    assert values["rllm_gateway_is_attached"] == 1
+    assert values["rllm_gateway_requests_in_flight"] == 0
 
 
 @pytest.mark.parametrize("id", [".", ".."])

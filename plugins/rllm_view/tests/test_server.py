@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,11 +14,19 @@ from pathlib import Path
 
 import pytest
 from expecting import check_values
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from rllm_record.pending import PendingFile, PendingRow, write_pending
+from rllm_record.run_files import LOCK, STATUS, read_metrics
+from rllm_serving.prometheus import gauge_name
 from rllm_view.answers import Answers, Library
 from rllm_view.pages import assets
+from rllm_view.reading.run import last_values
 from rllm_view.serving import HEADERS, KEY_HEADER, KEY_VARIABLE, create_app
+
+from .made_runs import make_run
 
 KEY, URL = "the-key", "http://127.0.0.1:8000"
 LARGEST = 150_000
@@ -108,3 +117,36 @@ def test_failing_index_returns_a_message(finished_run: Path) -> None:
 
     assert answer.status_code == 400
     check_values(answer.json()["message"], "index of the record")
+
+
+def test_prometheus_reads_metrics_of_running_runs(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "project" / "made")
+    write_pending(run, PendingFile(total=3, rows=[pending_row("model"), pending_row("tool"), pending_row("model")]))
+    library = Library([run])
+    client = TestClient(create_app(Answers(library), KEY), base_url=URL, headers={"Authorization": f"Bearer {KEY}"})
+
+    assert client.get("/metrics", headers={"Authorization": KEY}).status_code == 401
+    with (run / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (run / STATUS).write_text(json.dumps({"status": "running", "started": "2026-11-29T09:41:33+00:00"}))
+        answer = client.get("/metrics")
+        read = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert answer.headers["content-type"] == CONTENT_TYPE_LATEST
+    assert all(family.documentation and family.type == "gauge" for family in read.values())
+    values = {
+        (sample.name, sample.labels.get("waits_for", "")): sample.value
+        for family in read.values()
+        for sample in family.samples
+        if sample.labels["run"] == "project/made"
+    }
+    assert values["rllm_pending_rollouts", ""] == 3
+    assert values["rllm_pending_rollouts_by_part", "model"] == 2
+    expected = {gauge_name(name): value for name, value in last_values(read_metrics(run)).items()}
+    assert {name: value for (name, _), value in values.items() if name in expected} == expected
+    # Without its process, the run has ended.
+    assert not any(family.samples for family in text_string_to_metric_families(client.get("/metrics").text))
+    library.close()
+
+
+def pending_row(waits_for: str) -> PendingRow:
+    return PendingRow(rollout="task-3:5", turn=2, waits_for=waits_for, name="", since=1.0, is_slow=False)

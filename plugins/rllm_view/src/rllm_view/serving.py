@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -16,9 +17,11 @@ from rllm_core.errors import RllmError
 from rllm_serving.http_server import HttpServer, Stop, serve_until
 from rllm_serving.listening import announce, listen, url_of
 from rllm_serving.middleware import KeyRule, LoopbackNames, RequireKey
+from rllm_serving.prometheus import CONTENT_TYPE, write_text
 from rllm_view.answers import Answers, Library, NotFoundError
 from rllm_view.as_json import as_json
 from rllm_view.pages import PAGE, assets
+from rllm_view.prometheus import families
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -66,9 +69,12 @@ def create_app(answers: Answers, key: str) -> ASGIApp:
         key: the key that a page sends in `KEY_HEADER`. Browsers would send a cookie also for a foreign page.
     """
     rule = KeyRule(keys=(key,), header=KEY_HEADER, variable=KEY_VARIABLE, example="a-long-random-word")
+    # Prometheus sends this header with `authorization: {credentials: KEY}`.
+    scraping = replace(rule, keys=(f"Bearer {key}",), header="Authorization")
     router = Router(
         [
             Mount("/api", app=RequireKey(_Api(answers), rule)),
+            Route("/metrics", RequireKey(_Metrics(answers.library), scraping), methods=["GET"]),
             Route("/", _page, methods=["GET"]),
             Route("/assets/{name}", _asset, methods=["GET"]),
         ],
@@ -101,6 +107,17 @@ class _Api:
             status = 404 if isinstance(error, NotFoundError) else 400
             return JSONResponse({"message": error.message, "hint": error.hint}, status)
         return Response(body, media_type="application/json")
+
+
+class _Metrics:
+    """Answers of ``/metrics`` for Prometheus. It is a class, because Starlette wraps plain functions."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await run_in_threadpool(lambda: write_text(families(self._library.runs())))
+        await Response(body, media_type=CONTENT_TYPE)(scope, receive, send)
 
 
 async def _page(request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,6 +24,7 @@ from rllm_gateway.serving.gateway import Gateway
 from rllm_gateway.sessions.live_session import LiveSession
 from rllm_serving.listening import is_loopback
 from rllm_serving.middleware import LimitBody, LoopbackNames
+from rllm_serving.prometheus import CONTENT_TYPE, GaugeMetricFamily, gauge_name, write_text
 
 BASE_OF_ROLE = "/s/{session}/{role}"
 """Base path for vLLM's token route and Google's clients, and for clients of Anthropic's API that do not add ``/v1``."""
@@ -71,6 +73,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             ),
             Route(f"{BASE}/reward", reward_endpoint(gateway)),
             Route("/health", health_endpoint()),
+            Route("/metrics", _Metrics(gateway)),
         ],
         redirect_slashes=False,
         default=_reject_path,
@@ -110,6 +113,22 @@ def health_endpoint() -> ASGIApp:
         return {"status": "ok"}
 
     return _Answering("GET", respond)
+
+
+class _Metrics:
+    """Answers of ``GET /metrics`` for Prometheus: numbers of sessions and requests, which need no key."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gauges = {
+            "gateway_open_sessions": ("Number of open sessions: rollouts in progress.", self._gateway.open_sessions),
+            "gateway_requests_in_flight": ("Number of requests in progress.", self._gateway.in_flight),
+            "gateway_is_attached": ("1 if a run answers model calls, else 0.", self._gateway.is_attached),
+        }
+        body = write_text(GaugeMetricFamily(gauge_name(name), *gauge) for name, gauge in gauges.items())
+        await Response(body, media_type=CONTENT_TYPE)(scope, receive, send)
 
 
 def models_endpoint(gateway: Gateway) -> ASGIApp:
