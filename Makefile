@@ -268,7 +268,7 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM) $(HARBOR)
 	PYTHONPATH=$(abspath $(OPENENV)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
-	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect
+	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect plugins/rllm_view/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
 
 test-trackers: install $(TRACKERS)

@@ -29,7 +29,7 @@ LIMITS = {
     "plugins/rllm_gateway": (6_360, 8),
     "plugins/rllm_local": (4_759, 11),
     "plugins/rllm_plugin_kit": (5_319, 9),
-    "plugins/rllm_record": (3_718, 10),
+    "plugins/rllm_record": (3_797, 10),
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 15),
     "plugins/rllm_tinker_server": (3_725, 8),
