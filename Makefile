@@ -39,6 +39,9 @@ CONFORMANCE := verl trl
 # The oldest client that works with the server of `rllm tinker serve`, and its imports besides the newest one's requirements.
 # They are in their own directory. A test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
+# A file system and a server of the S3 API. s3fs needs an older `python-dateutil` than the rest, so they are in their own
+# directory. Tests train with it in other processes.
+OBJECT_STORE := s3fs==2026.9.0 moto[s3]==5.2.5 flask==3.1.3 flask-cors==6.0.5
 # The parser of math-verify without Hydra. It is in its own directory. A test compares answers with it and with Hydra's.
 NEWEST_ANTLR := antlr4-python3-runtime==4.13.2
 # Tests that `make tests` runs: by their marks, and K/N for a part of the long tests.
@@ -154,6 +157,8 @@ $(INSTALLED): $(INSTALLED_PROGRAM) $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	  --target $(VENV)/oldest-tinker $(OLDEST_TINKER)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
 	  --target $(VENV)/newest-antlr $(NEWEST_ANTLR)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade -c constraints.txt \
+	  --target $(VENV)/object-store $(OBJECT_STORE)
 	@touch $@
 
 demo: $(INSTALLED_PROGRAM)

@@ -140,7 +140,7 @@ def test_rllm_brings_all_that_a_first_run_needs() -> None:
     assert brought_by("rllm") >= {"rllm-core", "rllm-estimators", "rllm-local", "rllm-record", "rllm-view"}
     assert brought_by("rllm-estimators") & {*ALL} == {"rllm-core", "rllm-estimators"}, "no packages require each other"
     trackers = {"mlflow", "tensorboard", "trackio", "wandb"}
-    assert set(ALL["rllm"].extras) == {"all", "data", "math", "tinker", "verl", "vllm", *trackers}
+    assert set(ALL["rllm"].extras) == {"all", "data", "math", "store", "tinker", "verl", "vllm", *trackers}
 
 
 def test_distribution_lists_no_urls() -> None:

@@ -16,6 +16,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/test-a-reward",
             "how-to/data-sets",
             "how-to/real-models",
+            "how-to/object-store",
             "how-to/size-a-run",
             "how-to/choose-an-algorithm",
             "how-to/choose-tasks",

@@ -16,10 +16,11 @@ from rllm_core.errors import CheckpointError, ConfigError
 from rllm_core.plugins import resolve
 from rllm_local.adapter_files import adapter_directory
 from rllm_local.settings import ModelSection
+from rllm_record.store.fetching import RunPath
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RunPath("latest checkpoint"))
 @click.option(
     "--to",
     "form",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rllm_record.store.fetching import RunPath
+
 if TYPE_CHECKING:
     from rllm_record.check.chain import CheckReport
     from rllm_record.journal.replay import CheckpointComparison
@@ -26,7 +28,7 @@ def record() -> None:
 
 
 @record.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RunPath("all"))
 def check(run: Path) -> None:
     """Compute the losses of RUN's updates again from its record, and compare them.
 
@@ -59,7 +61,7 @@ def check(run: Path) -> None:
 
 
 @record.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=RunPath())
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--format", "name", required=True, metavar="NAME", help="Format of FILE: atif, verifiers.")
 def export(source: Path, file: Path, name: str) -> None:
@@ -111,7 +113,7 @@ def _lines(report: CheckReport) -> list[str]:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RunPath("all"))
 def replay(run: Path) -> None:
     """Repeat the updates of RUN from its journal, and compare the weights.
 

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,6 +25,8 @@ LENGTH = "length.json"
 METRICS = "metrics.jsonl"
 STATUS = "status.json"
 LOCK = ".lock"
+WRITER = ".writer.json"
+"""File of a copy of a run in an object store: the machine that trains, and the last time it was seen."""
 REPORT = "report.html"
 CHECKPOINTS = "checkpoints"
 LATEST_CHECKPOINT = "latest"
@@ -32,6 +35,8 @@ MANIFEST = "manifest.json"
 """File of a checkpoint with the digests of its other files."""
 BACKEND = "backend"
 """Directory of a checkpoint with the backend's files."""
+SECONDS_TO_WRITE = 60.0
+"""Seconds without a sign of the training machine after which its run counts as killed."""
 Status = Literal["running", "finished", "stopped", "failed", "killed"]
 
 
@@ -86,7 +91,9 @@ class RunStatus:
 def read_status(directory: Path) -> RunStatus | None:
     """Return the status of the run in a directory. None if the run did not record a readable status."""
     written = read_written_status(directory)
-    if written is None or written.status != "running" or _is_locked(directory / LOCK):
+    if written is None or written.status != "running":
+        return written
+    if _is_locked(directory / LOCK) or _is_written_elsewhere(directory / WRITER):
         return written
     return replace(written, status="killed")
 
@@ -111,6 +118,15 @@ def _is_locked(lock: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _is_written_elsewhere(writer: Path) -> bool:
+    """True if the directory is a copy of a run that trained on a different machine until a moment ago."""
+    try:
+        content = json.loads(writer.read_text(encoding="utf-8"))
+        return bool(content["is_open"]) and time.time() - float(content["renewed"]) < SECONDS_TO_WRITE
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 DEPTH = 4

@@ -183,6 +183,8 @@ def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:
             + _earlier_run(directory, resume=resume)
         )
         click.echo(_recording(plan, directory.path))
+        if directory.url is not None:
+            click.echo(f"copying the files to {directory.url}")
         trainer = TrainingLoop(plan, directory, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         received = asyncio.run(_fit(trainer))

@@ -21,6 +21,9 @@ from rllm_core.files import write_atomically
 from rllm_core.schema.run_sections import TrainerSection
 from rllm_record.pending import PENDING
 from rllm_record.run_files import LENGTH, LOCK, METRICS, PLUGINS, REPORT, STATUS, read_metrics
+from rllm_record.store.fetching import fetch_names
+from rllm_record.store.places import is_url, working_directory
+from rllm_record.store.run_store import RunStore
 
 SECONDS_TO_READ_STATUS = 0.05
 """Maximum time for which a program locks the file to see if the run continues."""
@@ -32,8 +35,24 @@ WRITTEN = (CONFIG, LENGTH, STATUS, METRICS, PENDING, *DIRECTORIES, REPORT, *TRAC
 
 
 def run_directory_path(trainer: TrainerSection) -> Path:
-    """Return the directory of a run with these settings."""
+    """Return the directory of a run with these settings. For a URL it is the local working directory."""
+    if is_url(trainer.output_dir):
+        return working_directory(_run_url(trainer))
     return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
+
+
+def find_stored_runs(trainer: TrainerSection) -> None:
+    """If `output_dir` is a URL, copy the names and configs of the project's runs to this machine.
+
+    Raises:
+        RllmError: the store cannot be read.
+    """
+    if is_url(trainer.output_dir):
+        fetch_names(f"{trainer.output_dir.rstrip('/')}/{trainer.project_name}")
+
+
+def _run_url(trainer: TrainerSection) -> str:
+    return f"{trainer.output_dir.rstrip('/')}/{trainer.project_name}/{trainer.experiment_name}"
 
 
 def _unwritable(path: Path, reason: str) -> RllmError:
@@ -59,6 +78,7 @@ class RunDirectory:
     def __init__(self, path: Path, lock: TextIO) -> None:
         self.path = path
         self._lock = lock
+        self._store: RunStore | None = None
         self._replaces = False
         self._metrics: TextIO | None = None
 
@@ -89,8 +109,10 @@ class RunDirectory:
         directory = cls(path, lock)
         try:
             cls.check(trainer, resume=resume, overwrite=overwrite)
-        except ConfigError:
-            lock.close()
+            if is_url(trainer.output_dir):
+                directory._store = RunStore.open(_run_url(trainer), path, resume=resume)
+        except RllmError:
+            directory.close()
             raise
         directory._replaces = directory.holds_a_run() and not resume
         return directory
@@ -115,6 +137,11 @@ class RunDirectory:
                 "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
                 "choose another name with rllm.trainer.experiment_name=NAME.",
             )
+
+    @property
+    def url(self) -> str | None:
+        """URL of the directory's copy in a store. None if it has none."""
+        return None if self._store is None else self._store.url
 
     @property
     def checkpoints(self) -> Path:
@@ -143,15 +170,19 @@ class RunDirectory:
             registered: the plugins in use.
             total_steps: number of steps of the whole run, including earlier starts.
         """
-        if self._replaces:
+        replaces, self._replaces = self._replaces, False
+        if replaces:
             self._remove_run()
-            self._replaces = False
         save_config(config, self.path)
         write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
         write_atomically(self.path / PLUGINS, json.dumps(describe_used_plugins(registered), indent=1) + "\n")
+        if self._store is not None:
+            self._store.begin(replaces=replaces)
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""
+        if self._store is not None:
+            self._store.require()
         plain = {name: float(value) if math.isfinite(value) else None for name, value in sorted(metrics.items())}
         line = json.dumps({"step": global_step} | plain | {"step": global_step}) + "\n"
         try:
@@ -188,8 +219,20 @@ class RunDirectory:
         return read_metrics(self.path)
 
     def close(self) -> None:
-        """Release the directory, and remove it if no run began and it has no other files."""
+        """Release the directory, and remove it if no run began and it has no other files.
+
+        Raises:
+            RllmError: the run's store is away for too long, so that the copy lacks the last files.
+        """
         self._close_metrics()
+        store, self._store = self._store, None
+        try:
+            if store is not None:
+                store.close()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         if not (self._lock.closed or self.holds_a_run()):
             with contextlib.suppress(OSError):
                 (self.path / LOCK).unlink()

@@ -20,7 +20,7 @@ from rllm.config.saved_config import FILE_NAME, NUMBERED, read_config, remove_ke
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.runs.plugin_check import compare_plugins, read_used_packages
-from rllm.runs.run_directory import RunDirectory, run_directory_path
+from rllm.runs.run_directory import RunDirectory, find_stored_runs, run_directory_path
 from rllm_core.errors import ConfigError, RllmError, did_you_mean
 from rllm_core.notices import say, warn_once
 from rllm_core.plugins.registry import Registry
@@ -39,6 +39,7 @@ def plan_run(compose_over: ComposeOver, *, resume: bool, overwrite: bool) -> Run
     """
     with _explain_names_of_runs(resume):
         composed, registry = compose_over([])
+    find_stored_runs(composed.config.rllm.trainer)
     name = _name_layers(composed, latest=resume or overwrite)
     if resume:
         if not name:

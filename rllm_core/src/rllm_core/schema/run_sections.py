@@ -280,7 +280,11 @@ class TrainerSection(Section):
         description="Directory of this run in the project's directory. If no user sets it, a run gets the name of its "
         "environment and a number, such as guess-2.",
     )
-    output_dir: str = Field("runs", min_length=1, description="Directory that contains all projects.")
+    output_dir: str = Field(
+        "runs",
+        min_length=1,
+        description="Directory that contains all projects, or its URL in an object store, such as s3://bucket/runs.",
+    )
     test_freq: Annotated[int, TRAINING] = Field(
         5, ge=-1, description="Training steps between validations. 0 or -1 means never."
     )

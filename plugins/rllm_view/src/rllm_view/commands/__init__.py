@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rllm_record.store.fetching import RunPath
+
 if TYPE_CHECKING:
     from rllm_view.reading.run import RunSummary
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-RUN = click.argument("run", type=click.Path(path_type=Path, file_okay=False), required=False)
+RUN = click.argument("run", type=RunPath(file_okay=False), required=False)
+FOLLOWED_RUN = click.argument("run", type=RunPath(follows=True, file_okay=False), required=False)
 STEP = click.argument("step", type=click.IntRange(min=0), required=False)
 UID = click.argument("uid", required=False)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
+DIRECTORY = RunPath(exists=True, file_okay=False)
 HEADINGS = ("run", "status", "started", "steps", "reward", "solved", "val pass@1", "environment")
 MORE_HEADINGS = ("estimator", "backend", "record")
 """Columns of the list for programs. They would not fit into 80 columns."""
 
 
 @click.command(context_settings=HELP)
-@click.argument("runs", nargs=-1, metavar="[RUN|FILE]...", type=click.Path(path_type=Path, exists=True))
+@click.argument("runs", nargs=-1, metavar="[RUN|FILE]...", type=RunPath(follows=True, exists=True))
 @click.option(
     "--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on. 0 means any free port."
 )
@@ -111,7 +114,7 @@ def list_runs(directories: tuple[Path, ...], as_json: bool) -> None:
 
 
 @runs.command("status")
-@RUN
+@FOLLOWED_RUN
 @JSON
 @click.option("--watch", is_flag=True, help="Print the status every second until the run ends.")
 def run_status(run: Path | None, as_json: bool, watch: bool) -> None:

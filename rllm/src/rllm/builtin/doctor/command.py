@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from rllm_record.store.fetching import RunPath
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RunPath())
 @click.option(
     "--rollouts",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rllm_record.store.fetching import RunPath
+
 if TYPE_CHECKING:
     from rllm.runs.plugin_check import Difference, UsedPackage
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=RunPath())
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def verify(run: Path, is_json: bool) -> int:
     """Compare the plugins of RUN with the installed plugins: versions, code, and names.
