@@ -36,6 +36,8 @@ from rllm_local.tree_attention import ExactTrees, group_row_ends
 
 VOCABULARY = 70
 OWN_SEED = 99
+SHARING = 4
+"""Number of requests whose prompts are equal up to the length of the shorter one."""
 Requests = list[tuple[int, int, int]]
 """Requests: the prompt's length, the number of tokens, and the start in iterations of the event loop."""
 
@@ -104,14 +106,14 @@ def sliding_model() -> Any:
 
 
 def _ids(length: int, seed: int) -> list[int]:
-    return np.random.default_rng((seed, length)).integers(6, VOCABULARY, length).tolist()
+    return np.random.default_rng(seed).integers(6, VOCABULARY, 256)[:length].tolist()
 
 
 async def _response(engine: LocalEngine, length: int, count: int, turns: int, seed: int) -> Completion:
     for _ in range(turns):
         await asyncio.sleep(0)
     sampling = SamplingParams(max_tokens=count, seed=seed, temperature=0.8)
-    return await engine.generate(_ids(length, seed // 2), sampling, session=str(seed))
+    return await engine.generate(_ids(length, seed // SHARING), sampling, session=str(seed))
 
 
 def _responses(engine: LocalEngine, requests: Requests) -> list[Completion]:
@@ -150,9 +152,9 @@ requests_of_any_size = st.lists(
 def test_the_trainer_computes_the_sampled_logprobs(
     make_engine: Callable[..., LocalEngine], exact_model: Any, requests: Requests, max_tokens: int
 ) -> None:
-    """Prompts of two requests are equal up to their length, so that updates pack them."""
+    """Updates pack common prompts, and read their keys once."""
     done = _responses(make_engine(exact_model, max_context=256), requests)
-    prompts = [_ids(length, seed // 2) for seed, (length, *_) in enumerate(requests)]
+    prompts = [_ids(length, seed // SHARING) for seed, (length, *_) in enumerate(requests)]
     batch = _batch(Step(prompt, each.token_ids, each.logprobs) for prompt, each in zip(prompts, done, strict=True))
     trained = _train_logprobs(exact_model, batch, max_tokens, temperature=0.8)
     assert trained.tolist() == batch.sampling_logprobs[batch.loss_mask].tolist()
@@ -190,7 +192,7 @@ def test_torch_attention_does_not_have_these_bits(make_engine: Callable[..., Loc
     use_torch_attention(plain)
     done = _responses(make_engine(plain, max_context=256), [(length, 60, 0) for length in (3, 70, 150)])
     batch = _batch(
-        Step(_ids(length, seed // 2), each.token_ids, each.logprobs)
+        Step(_ids(length, seed // SHARING), each.token_ids, each.logprobs)
         for seed, (length, each) in enumerate(zip((3, 70, 150), done, strict=True))
     )
     differences = _train_logprobs(plain, batch, 2048, temperature=0.8) - batch.sampling_logprobs[batch.loss_mask]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from close import assert_close
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from local_models import plain_rows, random_batch, sharpen
 from transformers import StableLmConfig, StableLmForCausalLM
 
@@ -49,7 +49,8 @@ def test_micro_batches_contain_each_sampled_token_once(rows: list[list[int]], ma
     chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
     seen: list[int] = []
     for part in micro_batches(batch, np.random.default_rng(seed).permutation(chosen), max_tokens, CPU):
-        assert part.input_ids.numel() <= max_tokens or len(part.row_ids.unique()) == 1
+        different_rows = {tuple(rows[row]) for row in part.row_ids.tolist()}
+        assert part.input_ids.numel() <= max_tokens or len(different_rows) == 1
         assert part.following[part.entries].tolist() == batch.tokens[part.source].tolist()
         owner = np.searchsorted(batch.row_offsets, part.source, side="right") - 1
         assert part.row_ids.tolist() == owner.tolist()
@@ -126,7 +127,8 @@ def test_short_prefixes_of_long_rows_are_not_shared() -> None:
 def test_groups_of_rows_gather_few_keys() -> None:
     """All rows together have 64 times the keys of the prompt."""
     (part,) = micro_batches(random_batch([(1000, 2)] * 64, rollouts=64), np.arange(64), EVERY, CPU)
-    assert max(row_ends.keys.size for row_ends in part.row_ends) <= MOST_KEYS
+    assert max(row_ends.keys[:, row_ends.common :].size for row_ends in part.row_ends) <= MOST_KEYS
+    assert max(piece.keys.size for row_ends in part.row_ends for piece in row_ends.split()) <= MOST_KEYS
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +158,13 @@ def _gradients_equal_those_of_rows(model: Any, rows: list[list[int]], max_tokens
     assert float((ours - expected).norm() / expected.norm()) < 1e-12
 
 
+def _siblings(seed: int, prompt: int, length: int) -> list[list[int]]:
+    """Return rows whose common prompt fills at least half of a block of keys."""
+    draw = np.random.default_rng(seed)
+    common = draw.integers(0, 70, prompt).tolist()
+    return [common + draw.integers(0, 70, length + each).tolist() for each in range(4)]
+
+
 forests = st.builds(
     lambda sizes, seed: [row for index, size in enumerate(sizes) for row in _tree(*size, seed=seed + index)],
     st.lists(st.tuples(st.integers(1, 5), st.integers(2, 6), st.integers(1, 16)), min_size=1, max_size=4),
@@ -166,6 +175,7 @@ forests = st.builds(
 @pytest.mark.parametrize("which", [0, 1])
 @settings(max_examples=12, deadline=None)
 @given(rows=forests, max_tokens=st.sampled_from([40, 150, EVERY]), seed=st.integers(0, 1000))
+@example(rows=_siblings(0, 70, 9) + _siblings(1, 40, 30), max_tokens=EVERY, seed=0)
 def test_gradients_of_trees_equal_those_of_rows(
     float64_models: list[Any], which: int, rows: list[list[int]], max_tokens: int, seed: int
 ) -> None:

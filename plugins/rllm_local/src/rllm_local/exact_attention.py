@@ -96,6 +96,11 @@ def whole_blocks(length: int) -> int:
     return int(blocks(length)[-1].stop)
 
 
+def complete_blocks(length: int) -> int:
+    """Return the number of positions in the blocks that end within the first `length` positions."""
+    return length // BLOCK * BLOCK or length // (BLOCK // 2) * (BLOCK // 2)
+
+
 @dataclass(frozen=True, eq=False)
 class BlockMask:
     """The queries that see keys of one block."""
@@ -104,8 +109,9 @@ class BlockMask:
     """Positions of the block."""
     first: int
     """First query that sees the block. Earlier queries do not."""
-    mask: Tensor
-    """Number that is added to a score, (n or 1, 1, n_query - first, n_key): 0, or the smallest number of the dtype."""
+    mask: Tensor | None
+    """Number that is added to a score, (n or 1, 1, n_query - first, n_key): 0, or the smallest number of the dtype.
+    None if all queries see the block."""
 
 
 def additive_mask(positions: Tensor, n_key: int, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -131,17 +137,28 @@ def block_masks(positions: NDArray[np.int64], window: int | None, dtype: torch.d
     return cut_into_blocks(additive_mask(torch.from_numpy(positions), n_key, window, dtype), positions)
 
 
-def cut_into_blocks(mask: Tensor, positions: NDArray[np.int64]) -> tuple[BlockMask, ...]:
-    """Return views of an `additive_mask` for each block that a query sees."""
+def cut_into_blocks(mask: Tensor, positions: NDArray[np.int64], start: int = 0) -> tuple[BlockMask, ...]:
+    """Return views of an `additive_mask` for each block that a query sees.
+
+    With `start`, the number of positions in the first few blocks, these blocks are omitted, and the mask and the
+    results are about the other keys.
+    """
     highest, masks = positions.max(axis=0), []
     for block in blocks(int(highest.max()) + 1):
-        first = int((highest >= block.start).argmax()) // FEWEST_ROWS * FEWEST_ROWS
-        masks.append(BlockMask(block, first, mask[:, :, first:, block]))
+        if block.start >= start:
+            first = int((highest >= block.start).argmax()) // FEWEST_ROWS * FEWEST_ROWS
+            keys = slice(block.start - start, block.stop - start)
+            masks.append(BlockMask(keys, first, mask[:, :, first:, keys]))
     return tuple(masks)
 
 
 def attend_to_blocks(
-    query: Tensor, key: Tensor, value: Tensor, masks: tuple[BlockMask, ...], scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    masks: tuple[BlockMask, ...],
+    scale: float,
+    earlier: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention block by block.
 
@@ -151,12 +168,13 @@ def attend_to_blocks(
         value: like `key`.
         masks: from `block_masks`. Their first block is seen by all queries.
         scale: factor of the scores.
+        earlier: results for the blocks before these. They may change.
 
     Returns:
-        Outputs (n, heads, n_query, size), and logarithms of the sums of exponentials (n, heads, n_query), float64 if
-        the queries are, else float32.
+        Outputs (n, heads, n_query, size), and logarithms of the sums of exponentials (n, heads, n_query). Both are
+        float64 if the queries are, else float32.
     """
-    output = total = None
+    output, total = (None, None) if earlier is None else earlier
     for each in masks:
         part, part_total = _flash(
             query[:, :, each.first :],
@@ -178,7 +196,7 @@ def attend_to_blocks(
         old.mul_((old_weight / both)[..., None]).add_(part.to(total.dtype).mul_((weight / both)[..., None]))
         old_total.copy_(largest + both.log_())
     assert output is not None and total is not None
-    return output.to(query.dtype), total
+    return output, total
 
 
 def flash_gradient(
@@ -190,14 +208,20 @@ def flash_gradient(
     total: Tensor,
     mask: Tensor | None,
     scale: float,
+    *,
+    is_causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of query, key and value, from the results of `attend_to_blocks` for all keys.
 
-    `mask` is added to the scores, (n, 1, n_query, n_key). Without it, queries and keys are the same tokens.
+    The keys may be a part of all keys. Then the gradient of the query is the part's share.
+
+    Args:
+        mask: number that is added to each score, (n, 1, n_query, n_key), or None.
+        is_causal: True if queries and keys are the same tokens, and a query does not see later tokens.
     """
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     gradients: tuple[Tensor, Tensor, Tensor] = backward(
-        gradient, query, key, value, output, total, 0.0, mask is None, attn_mask=mask, scale=scale
+        gradient, query, key, value, output, total, 0.0, is_causal, attn_mask=mask, scale=scale
     )
     return gradients
 

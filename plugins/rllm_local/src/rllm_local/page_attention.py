@@ -66,7 +66,7 @@ class PromptLayout(Layout):
         )
         size = values.shape[-1]
         values = pad(values, (0, query.shape[-1] - size))
-        return attend_to_blocks(query, keys, values, self._masks, scale)[0][..., :size]
+        return attend_to_blocks(query, keys, values, self._masks, scale)[0][..., :size].to(query.dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ tokens that the row does not share with earlier rows are its queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,13 @@ from torch.utils.checkpoint import checkpoint
 
 from rllm_local.exact_attention import (
     FEWEST_ROWS,
+    BlockMask,
     Layout,
     additive_mask,
     attend_to_blocks,
-    block_masks,
+    blocks,
     carry,
+    complete_blocks,
     cut_into_blocks,
     flash_gradient,
     is_exact,
@@ -47,6 +49,16 @@ class RowEnds:
     """(n or 1, n_query) positions of these tokens in their row. One row if the ends begin at the same position."""
     keys: NDArray[np.int64]
     """(n, n_key) places of the rows' tokens, 0 for padding. ``n_key`` is a number of whole blocks."""
+    common: int
+    """Number of first keys that all rows share and all queries see: whole blocks. 0 for one row."""
+
+    def split(self) -> Iterator[RowEnds]:
+        """Yield parts of the rows, each with at most `MOST_KEYS` keys if it has several rows."""
+        size = max(1, MOST_KEYS // self.keys.shape[1])
+        for start in range(0, len(self.keys), size):
+            part = slice(start, start + size)
+            positions = self.positions if len(self.positions) == 1 else self.positions[part]
+            yield RowEnds(self.queries[part], positions, self.keys[part], 0)
 
 
 def group_row_ends(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[RowEnds]:
@@ -58,12 +70,16 @@ def group_row_ends(paths: NDArray[np.int64], shared: NDArray[np.int64], lengths:
         lengths: (n_row,) number of tokens.
     """
     new = lengths - shared
-    order = np.lexsort((lengths, new, shared > 0))
+    trunks = _trunks(paths, shared)
+    order = np.lexsort((lengths, new, trunks, shared > 0))
     groups: list[list[int]] = []
     longest = real = 0
     for row in order[new[order] > 0].tolist():
         n_query, n_key, is_whole = int(new[row]), int(lengths[row]), bool(shared[row] == 0)
-        if groups and is_whole == (shared[groups[-1][0]] == 0):
+        if trunks[row] >= 0:
+            # The group reads its first keys once.
+            n_key -= complete_blocks(int(shared[row]))
+        if groups and is_whole == (shared[groups[-1][0]] == 0) and trunks[row] == trunks[groups[-1][0]]:
             longest = max(longest, n_key)
             real += n_query * n_key
             n_row = len(groups[-1]) + 1
@@ -80,8 +96,16 @@ MOST_PADDED = 1.25
 PAIRS = 1 << 14
 """Number of pairs that cost as much as the calls of one more group."""
 MOST_KEYS = 1 << 14
-"""Maximum number of keys in a group with several rows. Rows with a long common prefix gather it once for each row, so
-without a limit their keys could be many times the micro-batch."""
+"""Maximum number of keys in a group with several rows, without common keys. Rows gather these keys once for each row,
+so without a limit they could be many times the micro-batch."""
+
+
+def _trunks(paths: NDArray[np.int64], shared: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place at which each row leaves the blocks that it shares with other rows, (n_row,), or -1."""
+    ends = np.array([complete_blocks(int(each)) for each in shared], np.int64)
+    places = np.where(ends > 0, paths[np.arange(len(paths)), ends - 1], -1)
+    _, inverse, counts = np.unique(places, return_inverse=True, return_counts=True)
+    return np.where(counts[inverse] > 1, places, -1)
 
 
 def _group(
@@ -95,10 +119,14 @@ def _group(
     width = min(keys.shape[1], paths.shape[1])
     keys[:, :width] = np.where(np.arange(width) < length, paths[rows, :width], 0)
     queries = np.where(real, np.take_along_axis(keys, np.where(real, positions, 0), axis=1), -1)
+    common = 0
+    if len(rows) > 1:
+        equal = (keys == keys[0])[:, : int(start.min())].all(axis=0)
+        common = complete_blocks(len(equal) if equal.all() else int(equal.argmin()))
     if (start == start[0]).all():
         # The rows share a mask. Padding may see any keys.
-        return RowEnds(queries, positions[:1], keys)
-    return RowEnds(queries, np.where(real, positions, 0), keys)
+        return RowEnds(queries, positions[:1], keys, common)
+    return RowEnds(queries, np.where(real, positions, common), keys, common)
 
 
 def carry_trees(model: Any, row_ends: Sequence[RowEnds]) -> Tensor | dict[str, Tensor]:
@@ -112,7 +140,8 @@ def carry_trees(model: Any, row_ends: Sequence[RowEnds]) -> Tensor | dict[str, T
     def layout(window: int | None) -> Layout:
         if is_exact(model):
             return ExactTrees(row_ends, window, model.dtype)
-        return _Trees([_Part(each, window, model.dtype, model.device) for each in row_ends])
+        parts = (part for each in row_ends for part in each.split())
+        return _Trees([_Part(part, window, model.dtype, model.device) for part in parts])
 
     return carry(model.config.get_text_config(), layout)
 
@@ -133,6 +162,11 @@ class _Part:
 def _by_place(states: Tensor) -> Tensor:
     """Return states, (1, heads, width, size), as (width, heads, size)."""
     return states[0].transpose(0, 1)
+
+
+def _in_heads(states: Tensor) -> Tensor:
+    """Return states, (width, heads, size), as (1, heads, width, size)."""
+    return states.transpose(0, 1)[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,20 +199,41 @@ def _attend_to_rows(queries: Tensor, keys: Tensor, values: Tensor, part: _Part, 
     return output.transpose(1, 2)
 
 
+class _ExactPart:
+    """Tensors of the ends of rows. Their common keys are read once for all rows."""
+
+    def __init__(self, row_ends: RowEnds, window: int | None, dtype: torch.dtype) -> None:
+        common = row_ends.common if window is None else 0
+        self.queries = torch.from_numpy(row_ends.queries)
+        self.common = torch.from_numpy(row_ends.keys[0, :common])
+        self.common_blocks = tuple(BlockMask(block, 0, None) for block in blocks(common)) if common else ()
+        self.keys = torch.from_numpy(row_ends.keys[:, common:])
+        own = torch.from_numpy(row_ends.positions - common)
+        mask = additive_mask(own, self.keys.shape[1], window, dtype)
+        self.blocks = cut_into_blocks(mask, row_ends.positions, common)
+        self.is_causal = window is None and not row_ends.positions[:, 0].any()
+        """True if the ends are whole rows."""
+        self.mask = None if self.is_causal else mask
+        if self.is_causal:
+            self.keys_of_gradient = self.keys[:, : self.queries.shape[1]]
+        else:
+            self.keys_of_gradient = self.keys
+
+    def merge_rows(self, states: Tensor) -> Tensor:
+        """Return the queries' states, (n, n_query, heads, ...), in one row, (1, heads, n · n_query, ...)."""
+        return states.flatten(0, 1).transpose(0, 1)[None]
+
+    def split_rows(self, states: Tensor) -> Tensor:
+        """Return the states of one row, (1, heads, n · n_query, ...), by row, (n, heads, n_query, ...)."""
+        return states[0].reshape(states.shape[1], *self.queries.shape, *states.shape[3:]).transpose(0, 1)
+
+
 class ExactTrees(Layout):
     """Trees with exact attention."""
 
     def __init__(self, row_ends: Sequence[RowEnds], window: int | None, dtype: torch.dtype) -> None:
-        self._parts, self._blocks = [], []
-        for each in row_ends:
-            part = _Part(each, window, dtype, torch.device("cpu"))
-            masks = (
-                block_masks(each.positions, window, dtype)
-                if part.mask is None
-                else cut_into_blocks(part.mask, each.positions)
-            )
-            self._parts.append(part)
-            self._blocks.append((part.queries, torch.from_numpy(each.keys), masks))
+        parts = row_ends if window is None else [part for each in row_ends for part in each.split()]
+        self._parts = [_ExactPart(each, window, dtype) for each in parts]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         states = (_by_place(each) for each in (query, key, value))
@@ -192,12 +247,16 @@ class ExactTrees(Layout):
         """
         output = query.new_zeros((len(query) + 1, *query.shape[1:]))
         total = torch.full(output.shape[:2], torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
-        for queries, keys, masks in self._blocks:
-            of_queries, of_keys, of_values = (
-                states[places].transpose(1, 2) for states, places in ((query, queries), (key, keys), (value, keys))
-            )
-            part, part_total = attend_to_blocks(of_queries, of_keys, of_values, masks, scale)
-            output[queries], total[queries] = part.transpose(1, 2), part_total.transpose(1, 2)
+        for part in self._parts:
+            queries, earlier = query[part.queries], None
+            if part.common_blocks:
+                keys, values = (_in_heads(states[part.common]) for states in (key, value))
+                found = attend_to_blocks(part.merge_rows(queries), keys, values, part.common_blocks, scale)
+                earlier = part.split_rows(found[0]), part.split_rows(found[1])
+            keys, values = (states[part.keys].transpose(1, 2) for states in (key, value))
+            result = attend_to_blocks(queries.transpose(1, 2), keys, values, part.blocks, scale, earlier)
+            output[part.queries] = result[0].transpose(1, 2).to(query.dtype)
+            total[part.queries] = result[1].transpose(1, 2)
         output[-1], total[-1] = 0, torch.inf
         return output, total
 
@@ -211,22 +270,37 @@ class ExactTrees(Layout):
         of_query = torch.zeros_like(output)
         of_key, of_value = (torch.zeros_like(each, dtype=total.dtype) for each in (key, value))
         for part in self._parts:
-            of_queries, of_keys, of_values = (
-                each.transpose(1, 2).flatten(0, 1)
-                for each in flash_gradient(
-                    gradient[part.queries].transpose(1, 2),
-                    query[part.queries].transpose(1, 2),
-                    key[part.keys].transpose(1, 2),
-                    value[part.keys].transpose(1, 2),
-                    output[part.queries].transpose(1, 2),
-                    total[part.queries].transpose(1, 2),
-                    part.mask,
-                    scale,
-                )
+            asked, answer, results, sums = (each[part.queries] for each in (query, gradient, output, total))
+            of_queries, *of_own = flash_gradient(
+                answer.transpose(1, 2),
+                asked.transpose(1, 2),
+                key[part.keys_of_gradient].transpose(1, 2),
+                value[part.keys_of_gradient].transpose(1, 2),
+                results.transpose(1, 2),
+                sums.transpose(1, 2),
+                part.mask,
+                scale,
+                is_causal=part.is_causal,
             )
-            of_query[part.queries.flatten()] = of_queries
-            of_key.index_add_(0, part.keys.flatten(), of_keys.to(total.dtype))
-            of_value.index_add_(0, part.keys.flatten(), of_values.to(total.dtype))
+            if part.common_blocks:
+                share, *of_common = flash_gradient(
+                    part.merge_rows(answer),
+                    part.merge_rows(asked),
+                    _in_heads(key[part.common]),
+                    _in_heads(value[part.common]),
+                    part.merge_rows(results),
+                    part.merge_rows(sums),
+                    None,
+                    scale,
+                    is_causal=False,
+                )
+                of_queries += part.split_rows(share)
+                for totals, found in zip((of_key, of_value), of_common, strict=True):
+                    totals.index_add_(0, part.common, _by_place(found).to(total.dtype))
+            of_query[part.queries.flatten()] = of_queries.transpose(1, 2).flatten(0, 1)
+            for totals, found in zip((of_key, of_value), of_own, strict=True):
+                places = part.keys_of_gradient.flatten()
+                totals.index_add_(0, places, found.transpose(1, 2).flatten(0, 1).to(total.dtype))
         return of_query[:-1], of_key.to(key.dtype), of_value.to(value.dtype)
 
 
