@@ -19,14 +19,14 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     run = diagnosis.run
     count = len(diagnosis.findings)
     heading = f"{count} finding{'s' * (count != 1)}" if count else "no finding"
-    click.echo(f"{run.name} ({run.source}, {len(run.steps)} steps): {heading} by {len(diagnosis.checked)} rules")
+    click.echo(f"{run.name} ({run.source}, {run.step_count} steps): {heading} by {len(diagnosis.checked)} rules")
     for index, finding in enumerate(diagnosis.findings, 1):
         click.echo(f"\n{index}. {finding.rule.name}: {finding.rule.title}")
         for name, value in _facts(diagnosis, finding):
             click.echo(f"   {name:<12} {harmless(value)}")
     lacking: dict[str, list[str]] = {}
     for rule, columns in diagnosis.skipped:
-        reason = ", ".join(column.value for column in columns) if columns else "more steps"
+        reason = ", ".join(column.value for column in columns) if columns else f"{rule.min_steps} steps"
         lacking.setdefault(reason, []).append(rule.name)
     if lacking:
         click.echo(f"\n{len(diagnosis.skipped)} rules cannot be applied:")
@@ -72,7 +72,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "run": run.name,
         "source": run.source,
-        "steps": len(run.steps),
+        "steps": run.step_count,
         "findings": [
             {
                 "rule": each.rule.name,
@@ -91,7 +91,8 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "checked": [rule.name for rule in diagnosis.checked],
         "skipped": [
-            {"rule": rule.name, "lacks": [column.value for column in columns]} for rule, columns in diagnosis.skipped
+            {"rule": rule.name, "lacks": [column.value for column in columns], "needs_steps": rule.min_steps}
+            for rule, columns in diagnosis.skipped
         ],
     }
 

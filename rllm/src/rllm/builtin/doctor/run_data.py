@@ -218,6 +218,11 @@ class RunData:
     """Number of tasks that an epoch draws. None if the run has no epochs, or no whole epoch yet."""
     rollouts_per_task: int | None = None
 
+    @property
+    def step_count(self) -> int:
+        """Number of steps. A validation before the first step is not a step."""
+        return int((self.steps >= 0).sum())
+
     def series(self, column: Column) -> Series:
         """Return the finite values of a metric."""
         values = self.metrics.get(column, np.full(len(self.steps), np.nan))
