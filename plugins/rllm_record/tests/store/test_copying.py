@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -116,7 +117,9 @@ def test_replaced_run_disappears_from_the_store_first(place: StorePlace, tmp_pat
     new.step(0)
     files = FailingFiles(place.files)
     copier = Copier(replace(place, files=files), new.directory)
-    copier.forget()
+    place.write("notes.txt", b"mine")
+    copier.replace(["config.yaml", "metrics.jsonl", "checkpoints", "journal"])
+    assert place.read("notes.txt") == b"mine"
     copier.copy()
     kinds = [write.partition(" ")[0] for write in files.writes]
     assert kinds == sorted(kinds, reverse=True)
@@ -192,3 +195,89 @@ def test_links_and_hidden_files_are_not_copied(place: StorePlace, tmp_path: Path
     ]
     fetch(place, tmp_path / "copy")
     assert (tmp_path / "copy" / "checkpoints" / "latest" / "state.json").read_text() == "0"
+
+
+def test_deleted_local_checkpoints_stay_in_the_store(place: StorePlace, tmp_path: Path) -> None:
+    run = SmallRun(tmp_path / "run")
+    train(run, Copier(place, run.directory))
+    before = place.objects().keys()
+    shutil.rmtree(run.directory / "checkpoints" / "step_000003")
+    (run.directory / "metrics.jsonl").unlink()
+    Copier(place, run.directory).copy()
+    assert place.objects().keys() == before
+
+
+def test_last_whole_checkpoint_stays_while_uploads_are_slow(place: StorePlace, tmp_path: Path) -> None:
+    run = SmallRun(tmp_path / "run")
+    copier = Copier(place, run.directory)
+    run.step(0)
+    run.step(1)
+    run.save(1)
+    run.step(2)
+    copier.copy()
+
+    class SlowFiles(FailingFiles):
+        def put_file(self, source: str, path: str) -> None:
+            step = int(max((run.directory / "checkpoints").glob("step_*")).name[5:])
+            if "checkpoints" in path and step < 9:
+                for newer in (step + 1, step + 2):
+                    run.step(newer)
+                    run.save(newer)
+            place.files.put_file(source, path)
+
+    copier._place = replace(place, files=SlowFiles(place.files))
+    run.step(3)
+    run.save(3)
+    run.step(4)
+    run.save(4)
+    while copier.has_new_checkpoint():
+        copier.copy()
+        fetch(place, tmp_path / "copy")
+        assert check_consistent(tmp_path / "copy") >= 1
+    assert check_consistent(tmp_path / "copy") >= 9
+
+
+def test_checkpoint_that_ends_during_the_walk_waits(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SmallRun(tmp_path / "run")
+    run.step(0)
+    walk = os.walk
+
+    def slow_walk(directory: Path) -> Any:
+        for number, each in enumerate(walk(directory)):
+            if not number and not (directory / "checkpoints" / "step_000001").exists():
+                run.step(1)
+                (directory / "late.txt").write_text("1")
+                run.save(1)
+            yield each
+
+    monkeypatch.setattr(os, "walk", slow_walk)
+    copier = Copier(place, run.directory)
+    copier.copy()
+    names = place.objects().keys()
+    assert "checkpoints/step_000001/manifest.json" not in names
+    copier.copy()
+    assert {"late.txt", "checkpoints/step_000001/manifest.json"} <= place.objects().keys()
+
+
+def test_file_that_cannot_be_read_is_a_warning(
+    place: StorePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = SmallRun(tmp_path / "run")
+    run.step(0)
+    os.mkfifo(run.directory / "pipe")
+    (run.directory / "a.txt").write_text("")
+    opened = Path.open
+
+    def fail(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "a.txt":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fail)
+    copier = Copier(place, run.directory)
+    copier.copy()
+    copier.copy()
+    assert place.objects().keys() == {"config.yaml", "metrics.jsonl", "journal/0.calls"}
+    assert capsys.readouterr().err.count("a.txt cannot be read") == 1

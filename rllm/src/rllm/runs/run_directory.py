@@ -79,7 +79,7 @@ class RunDirectory:
         self.path = path
         self._lock = lock
         self._store: RunStore | None = None
-        self._replaces = False
+        self._replaces = self._overwrites = False
         self._metrics: TextIO | None = None
 
     @classmethod
@@ -110,11 +110,12 @@ class RunDirectory:
         try:
             cls.check(trainer, resume=resume, overwrite=overwrite)
             if is_url(trainer.output_dir):
-                directory._store = RunStore.open(_run_url(trainer), path, resume=resume)
-        except RllmError:
+                directory._store = RunStore.open(_run_url(trainer), path, resume=resume, overwrite=overwrite)
+        except BaseException:
             directory.close()
             raise
         directory._replaces = directory.holds_a_run() and not resume
+        directory._overwrites = overwrite and not resume
         return directory
 
     @staticmethod
@@ -177,7 +178,8 @@ class RunDirectory:
         write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
         write_atomically(self.path / PLUGINS, json.dumps(describe_used_plugins(registered), indent=1) + "\n")
         if self._store is not None:
-            self._store.begin(replaces=replaces)
+            self._store.begin(replaces=WRITTEN if self._overwrites else ())
+            self._overwrites = False
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""

@@ -1,7 +1,7 @@
 """`Copier`: copies the changed files of a run directory to a store, in an order that keeps the store consistent.
 
-A checkpoint is in the store if its manifest is. It is uploaded last, after all files that the checkpoint needs. Files
-that no checkpoint needs any more are removed after that.
+A checkpoint is in the store if its manifest is. It is uploaded last, after all files that the checkpoint needs. After
+that, the checkpoints that the run has removed are removed, with their journal.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rllm_core.files import write_atomically
+from rllm_core.notices import say
+from rllm_record.pending import PENDING
 from rllm_record.run_files import CHECKPOINTS, LATEST_CHECKPOINT, MANIFEST
 from rllm_record.store.places import StorePlace
 
@@ -48,7 +51,7 @@ UNKNOWN = Stamp(-1, -1)
 
 
 def local_files(directory: Path) -> dict[str, Stamp]:
-    """Return the stamps of a run's files by relative name, without hidden files and links."""
+    """Return the stamps of a run's regular files by relative name, without hidden files and links."""
     found: dict[str, Stamp] = {}
     for place, directories, names in os.walk(directory):
         directories[:] = [name for name in directories if name[0] != "."]
@@ -57,8 +60,9 @@ def local_files(directory: Path) -> dict[str, Stamp]:
             if name[0] == "." or path.is_symlink() or name.endswith(_SQLITE_LOGS):
                 continue
             try:
-                found[str(path.relative_to(directory))] = _stamp(path)
-            except FileNotFoundError:
+                if stat.S_ISREG(path.stat().st_mode):
+                    found[str(path.relative_to(directory))] = _stamp(path)
+            except OSError:
                 continue  # removed meanwhile
     return found
 
@@ -78,7 +82,7 @@ def checkpoint_of(name: str) -> str | None:
     return "/".join(parts[:2]) if parts[0] == CHECKPOINTS and len(parts) > 2 else None
 
 
-def is_in_whole_checkpoint(name: str, names: Mapping[str, Any]) -> bool:
+def is_in_whole_checkpoint(name: str, names: Container[str]) -> bool:
     """True if a file is in no checkpoint, or the manifest of its checkpoint is in `names`."""
     checkpoint = checkpoint_of(name)
     return checkpoint is None or f"{checkpoint}/{MANIFEST}" in names
@@ -108,18 +112,25 @@ def write_stamps(directory: Path, stamps: Mapping[str, Stamp]) -> None:
 
 
 class Copier:
-    """Makes a store equal to a run directory. If a method fails, call it again."""
+    """Copies a run directory to a store. If a method fails, call it again.
+
+    It only removes objects whose local files it has seen, because a user can delete local files.
+    """
 
     def __init__(self, place: StorePlace, directory: Path) -> None:
         self._place, self._directory = place, directory
         self._copied: dict[str, Stamp] | None = None
+        self._seen: set[str] = set()
+        self._unreadable: set[str] = set()
         self.copied_bytes = 0
 
     def has_new_checkpoint(self) -> bool:
         """True if a checkpoint is not in the store yet. It only reads local files."""
+        return any(name not in (self._copied or {}) for name in self._local_manifests())
+
+    def _local_manifests(self) -> list[str]:
         manifests = (self._directory / CHECKPOINTS).glob(f"step_*/{MANIFEST}")
-        names = (str(path.relative_to(self._directory)) for path in manifests)
-        return any(name not in (self._copied or {}) for name in names)
+        return sorted((str(path.relative_to(self._directory)) for path in manifests), reverse=True)
 
     def copy(self, *, everything: bool = False) -> None:
         """Copy all changed files.
@@ -135,25 +146,40 @@ class Copier:
         finally:
             write_stamps(self._directory, {name: stamp for name, stamp in copied.items() if stamp != UNKNOWN})
 
-    def forget(self) -> None:
-        """Note that no object of the store belongs to this run. The next copy removes them first."""
+    def replace(self, written: Collection[str]) -> None:
+        """Remove an earlier run from the store.
+
+        Args:
+            written: names of the files and directories that a run writes. Other objects stay.
+        """
         (self._directory / STATE).unlink(missing_ok=True)
+        self._copied = self._read_store()
+        self._remove([name for name in self._copied if name.partition("/")[0] in written])
 
     def _copy_into(self, copied: dict[str, Stamp], everything: bool) -> None:
-        if all(stamp == UNKNOWN for stamp in copied.values()):
-            self._remove(copied)  # a run that this run replaces: its checkpoints do not fit to these files
+        # A checkpoint that becomes whole during the walk can need files that the walk has missed.
+        manifests = self._local_manifests()
         files = local_files(self._directory)
-        files = {name: stamp for name, stamp in files.items() if is_in_whole_checkpoint(name, files)}
-        manifests = [name for name in files if checkpoint_of(name) and name.split("/")[2:] == [MANIFEST]]
-        new = [name for name in manifests if not files[name].equals(copied.get(name))]
+        files = {name: stamp for name, stamp in files.items() if is_in_whole_checkpoint(name, manifests)}
+        self._seen.update(files)
+        new = [name for name in manifests if name in files and not files[name].equals(copied.get(name))]
         everything = everything or bool(new)
         for name, stamp in files.items():
             if checkpoint_of(name) is None and (everything or _is_due(stamp, copied.get(name))):
                 self._put(name, stamp)
-        for manifest in sorted(new, reverse=True):
+        # A checkpoint that the run saves again is not whole while it is copied, so it comes after the others.
+        for manifest in sorted(new, key=lambda name: name in copied):
             self._put_checkpoint(manifest, files)
+        self._remove_old(copied)
+
+    def _remove_old(self, copied: Mapping[str, Stamp]) -> None:
+        """Remove checkpoints and journal files that the run has removed, if its newest checkpoint is stored."""
         now = local_files(self._directory)
-        self._remove(name for name in copied if name not in now)
+        newest = max((name for name in copied if _is_manifest(name)), default=None)
+        if newest is None or newest not in now:
+            return  # while an upload is slow, the run can remove the only checkpoints that the store has
+        kinds = (CHECKPOINTS, "journal", PENDING)
+        self._remove([name for name in self._seen & copied.keys() - now.keys() if name.split("/")[0] in kinds])
 
     def _read_store(self) -> dict[str, Stamp]:
         """Return the stamps of all objects. Objects that a different process has changed are unknown."""
@@ -164,7 +190,14 @@ class Copier:
 
     def _put_checkpoint(self, manifest: str, files: Mapping[str, Stamp]) -> None:
         """Copy a checkpoint, its manifest last. If it is removed meanwhile, its manifest is not copied."""
-        self._remove([manifest])
+        assert self._copied is not None
+        try:
+            content = (self._directory / manifest).read_bytes()
+        except OSError as error:
+            self._warn(manifest, error)
+            return
+        if manifest in self._copied and self._place.read(manifest) != content:
+            self._remove([manifest])
         for name, stamp in files.items():
             is_inside = checkpoint_of(name) == checkpoint_of(manifest)
             if is_inside and name != manifest and not self._put(name, stamp):
@@ -172,21 +205,32 @@ class Copier:
         self._put(manifest, files[manifest])
 
     def _put(self, name: str, stamp: Stamp) -> bool:
-        """Copy a file if its object is different. Return False if it was removed."""
+        """Copy a file if its object is different. Return False if it was removed or cannot be read."""
         assert self._copied is not None
         path = self._directory / name
         if stamp.equals(self._copied.get(name)):
             return True
-        try:
-            with _consistent_file(path) as file:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(_consistent_file(path))
+            except (OSError, sqlite3.Error) as error:
+                self._warn(name, error)
+                return False
+            try:
                 self._place.files.put_file(str(file), self._place.object_path(name))
-        except FileNotFoundError:
-            if path.exists():
-                raise  # the store's own error
-            return False
+            except FileNotFoundError:
+                if path.exists():
+                    raise  # the store's own error
+                return False
         self._copied[name] = stamp
         self.copied_bytes += stamp.size
         return True
+
+    def _warn(self, name: str, error: Exception) -> None:
+        """Print once that a file cannot be read. A file that was removed meanwhile is no problem."""
+        if not isinstance(error, FileNotFoundError) and name not in self._unreadable:
+            self._unreadable.add(name)
+            say(f"warning: {self._directory / name} cannot be read, so {self._place.url} lacks it: {error}")
 
     def _remove(self, names: Iterable[str]) -> None:
         """Remove objects, the manifests of checkpoints first and files outside of checkpoints last."""
@@ -198,6 +242,10 @@ class Copier:
         for name in sorted(set(names) & self._copied.keys(), key=order):
             self._place.remove(name)
             del self._copied[name]
+
+
+def _is_manifest(name: str) -> bool:
+    return checkpoint_of(name) is not None and name.split("/")[2:] == [MANIFEST]
 
 
 def _is_due(stamp: Stamp, copied: Stamp | None) -> bool:

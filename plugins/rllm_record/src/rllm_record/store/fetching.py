@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +57,56 @@ def fetch(place: StorePlace, directory: Path, content: Content = "all") -> None:
     link_latest(directory)
 
 
+def fetch_to_resume(place: StorePlace, directory: Path, *, is_current: bool) -> bool:
+    """Make a working directory equal to a place, unless its files are newer. Earlier files move to a new directory.
+
+    Args:
+        is_current: True if the directory trained last.
+
+    Returns:
+        False if the place contains no run and the directory contains one, which stays.
+
+    Raises the errors of the store.
+    """
+    objects, local = _choose(place.objects(), "all"), local_files(directory)
+    has_run = _has_more_than_names(directory)
+    if has_run and PLUGINS not in objects:
+        return False
+    stored, whole = _newest_checkpoint(objects), _newest_checkpoint(local)
+    if is_current and (whole or not stored):
+        return True
+    known = read_stamps(directory)
+    same = {name for name in local if name in known and known[name].equals(local[name])}
+    if has_run and any(name not in same or known[name].version != _version(objects.get(name, {})) for name in local):
+        aside = _move_aside(directory)
+        newer = f", also {whole}, which is newer than {place.url}" if whole and (not stored or whole > stored) else ""
+        say(f"{directory} is different from {place.url}: its earlier files are in {aside} now{newer}")
+    fetch(place, directory)
+    return True
+
+
+def _move_aside(directory: Path) -> Path:
+    """Move a working directory's files to a new directory next to it. The lock stays."""
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.before.{number}")).exists():
+        number += 1
+    aside.mkdir()
+    for entry in list(directory.iterdir()):
+        if entry.name != LOCK:
+            entry.rename(aside / entry.name)
+    return aside
+
+
+def _has_more_than_names(directory: Path) -> bool:
+    """True if a directory has more files of a run than `fetch_names` writes."""
+    return bool(local_files(directory).keys() - {CONFIG, PLUGINS})
+
+
+def _newest_checkpoint(names: Iterable[str]) -> str | None:
+    whole = (name for name in names if name.endswith(f"/{MANIFEST}"))
+    return max((found for name in whole if (found := checkpoint_of(name))), default=None)
+
+
 def _choose(objects: Mapping[str, Mapping[str, Any]], content: Content) -> dict[str, Mapping[str, Any]]:
     def is_wanted(name: str) -> bool:
         if name.rpartition("/")[2] == WRITER or not is_in_whole_checkpoint(name, objects):
@@ -70,8 +120,7 @@ def _choose(objects: Mapping[str, Mapping[str, Any]], content: Content) -> dict[
             return checkpoint_of(name) == newest
         return CHECKPOINTS not in directories and "journal" not in directories
 
-    whole = [name for name in objects if checkpoint_of(name) and name.endswith(f"/{MANIFEST}")]
-    newest = checkpoint_of(max(whole)) if whole else None
+    newest = _newest_checkpoint(objects)
     return {name: info for name, info in objects.items() if is_wanted(name)}
 
 
@@ -113,8 +162,12 @@ def fetch_names(url: str) -> None:
         place, project = open_place(url), working_directory(url)
         names = _names_of_runs(place)
         paths = [place.object_path(f"{name}/{file}") for name in names for file in (WRITER, PLUGINS, CONFIG)]
-        contents = place.files.cat(paths, on_error="omit") if paths else {}
-        contents = {path.strip("/"): content for path, content in contents.items()}
+        contents = place.files.cat(paths, on_error="return") if paths else {}
+        failures = [each for each in contents.values() if isinstance(each, Exception)]
+        for failure in failures:
+            if not isinstance(failure, FileNotFoundError):
+                raise failure
+        contents = {path.strip("/"): each for path, each in contents.items() if each not in failures}
     for name in names:
         found = [contents.get(place.object_path(f"{name}/{file}").strip("/")) for file in (WRITER, PLUGINS, CONFIG)]
         writer, plugins, config = read_writer(found[0]), found[1], found[2]
@@ -129,7 +182,7 @@ def fetch_names(url: str) -> None:
         if writer is not None and writer.begun:
             os.utime(directory / PLUGINS, (writer.begun, writer.begun))
     for known in project.glob(f"*/{PLUGINS}"):
-        if known.parent.name not in names and local_writer(known.parent) is None:
+        if known.parent.name not in names and not _has_more_than_names(known.parent):
             known.unlink()  # the run was removed from the store
 
 

@@ -29,7 +29,9 @@ class Writer:
     """The content of the object: the working directory whose process writes."""
 
     writer: str
-    """Id of the working directory. That directory also has it if its files are not older than the store's."""
+    """Id of the working directory that trained last. It also has the id if its files are not older."""
+    holder: str = ""
+    """Id of the working directory whose process has the URL."""
     host: str = ""
     is_open: bool = False
     """True until the process ends in order."""
@@ -64,7 +66,7 @@ class Lease:
         self._ended = threading.Event()
         self.is_lost = False
         """True if a different process has taken over the URL."""
-        self.is_current = before is not None and before.writer == writer.writer
+        self.is_current = before is not None and before.writer == writer.holder
         """True if the working directory's files are not older than the store's."""
         self._thread = threading.Thread(target=self._renew, name="rllm-store-lease", daemon=True)
 
@@ -82,7 +84,8 @@ class Lease:
             if before is not None and before.is_open and not is_own:
                 _watch(place, before)
             writer = Writer(
-                writer=own.writer if own is not None and is_own else uuid.uuid4().hex,
+                writer="" if before is None else before.writer,
+                holder=own.writer if own is not None and is_own else uuid.uuid4().hex,
                 host=socket.gethostname(),
                 is_open=True,
                 begun=0.0 if before is None else before.begun,
@@ -97,11 +100,16 @@ class Lease:
 
         Args:
             begins: True if a start of the run begins now.
+
+        Raises:
+            RllmError: the store cannot be written.
         """
-        if begins:
-            self._writer = replace(self._writer, begun=time.time())
+        begun = time.time() if begins else self._writer.begun
+        self._writer = replace(self._writer, writer=self._writer.holder, begun=begun)
         write_atomically(self._directory / WRITER, json.dumps({"writer": self._writer.writer}) + "\n")
         self.is_current = True
+        with explain_failures(self._place.url, "written"):
+            self._write()
 
     def require(self) -> None:
         """Raise RllmError if a different process has taken over the URL."""
@@ -116,7 +124,7 @@ class Lease:
     def confirm(self) -> None:
         """Read the object, and raise RllmError as `require` if its writer is different."""
         found = read_writer(self._place.read(WRITER))
-        if found is not None and found.writer != self._writer.writer:
+        if found is not None and found.holder != self._writer.holder:
             self.is_lost = True
         self.require()
 

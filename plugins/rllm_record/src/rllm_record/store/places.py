@@ -18,6 +18,8 @@ CACHE_VARIABLE = "RLLM_RUNS_CACHE"
 """Environment variable with the directory of local copies."""
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _LOCAL = ("file", "local")
+_CONTAINERS = ("abfs", "abfss")
+"""Kinds of URL that have the name of a container before `@`."""
 _S3_KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a server other than AWS."
 _CREDENTIALS = {
     "s3": _S3_KEYS,
@@ -37,7 +39,7 @@ def working_directory(url: str) -> Path:
     """Return the local directory in which a run with this URL works. It is the same for each start of the run.
 
     Raises:
-        ConfigError: the URL has a part ``..``.
+        ConfigError: the URL has a part ``..``, or a user's name or password.
     """
     return _below("runs", url)
 
@@ -48,6 +50,7 @@ def reading_directory(url: str) -> Path:
 
 
 def _below(name: str, url: str) -> Path:
+    _check_has_no_user(url)
     match = _URL.fullmatch(url)
     if match is None or ".." in (parts := match[2].split("/")):
         raise ConfigError(
@@ -104,8 +107,9 @@ def open_place(url: str) -> StorePlace:
 
     Raises:
         RllmError: fsspec, or its package for this kind of store, is not installed.
-        ConfigError: fsspec has no such kind of store.
+        ConfigError: fsspec has no such kind of store, or the URL has a user's name or password.
     """
+    _check_has_no_user(url)
     scheme = url.partition("://")[0]
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
@@ -127,6 +131,18 @@ def open_place(url: str) -> StorePlace:
             "Use a kind of store that fsspec supports, such as s3:// or gs://, or the path of a directory.",
         ) from error
     return StorePlace(url.rstrip("/"), files, path.rstrip("/"))
+
+
+def _check_has_no_user(url: str) -> None:
+    scheme, _, path = url.partition("://")
+    _, at, host = path.partition("/")[0].rpartition("@")
+    if at and scheme not in _CONTAINERS:
+        raise ConfigError(
+            "wrong-value",
+            f"A URL with a user's name or password, such as {scheme}://…@{host}, is not allowed: runs store it.",
+            "Remove it, and set the environment variables of the package for this store, or a file in "
+            "~/.config/fsspec/.",
+        )
 
 
 def _missing_package(url: str, package: str, requirement: str) -> RllmError:

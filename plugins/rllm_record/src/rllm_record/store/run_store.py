@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
-from rllm_core.errors import RllmError
+from rllm_core.errors import ConfigError, RllmError
 from rllm_core.notices import say
+from rllm_record.run_files import WRITER
 from rllm_record.store.copying import Copier
-from rllm_record.store.fetching import fetch
+from rllm_record.store.fetching import fetch_to_resume
 from rllm_record.store.lease import Lease
 from rllm_record.store.places import StorePlace, describe_failure, explain_failures, open_place
 
@@ -37,34 +39,46 @@ class RunStore:
         """The reason why the last copy failed. None if it did not."""
 
     @classmethod
-    def open(cls, url: str, directory: Path, *, resume: bool) -> RunStore:
+    def open(cls, url: str, directory: Path, *, resume: bool, overwrite: bool = False) -> RunStore:
         """Take the URL, and with `resume` make the directory equal to it, unless the directory is newer.
 
         Args:
             url: URL of the run.
             directory: the run's working directory, which this process has locked.
             resume: True if the run continues.
+            overwrite: True if `begin` may replace a run in the store.
 
         Raises:
+            ConfigError: the store has files at this URL, and neither `resume` nor `overwrite` is set.
             RllmError: a different process writes to the URL, or the store cannot be read or written.
         """
         place = open_place(url)
         lease = Lease.take(place, directory)
         store = cls(place, directory, lease)
-        if resume and not lease.is_current:
-            try:
-                with explain_failures(url, "read"):
-                    fetch(place, directory)
-            except RllmError:
-                lease.release()
-                raise
-            lease.claim()
+        try:
+            with explain_failures(url, "read"):
+                if resume:
+                    if not fetch_to_resume(place, directory, is_current=lease.is_current):
+                        lease.claim()
+                elif not overwrite:
+                    _check_is_empty(place)
+        except BaseException:
+            lease.release()
+            raise
         return store
 
-    def begin(self, *, replaces: bool) -> None:
-        """Start to copy files. With `replaces`, the store's earlier run is removed first."""
+    def begin(self, *, replaces: Collection[str] = ()) -> None:
+        """Start to copy files.
+
+        Args:
+            replaces: names that an earlier run wrote, and that are removed from the store first.
+
+        Raises:
+            RllmError: the store cannot be written.
+        """
         if replaces:
-            self._copier.forget()
+            with explain_failures(self.url, "written"):
+                self._copier.replace(replaces)
         self._lease.claim(begins=True)
         self._start()
 
@@ -152,3 +166,13 @@ class RunStore:
             )
         elif before is not None and self._problem is None:
             say(f"{self.url} can be written again, and has all files")
+
+
+def _check_is_empty(place: StorePlace) -> None:
+    if place.objects().keys() - {WRITER}:
+        raise ConfigError(
+            "run-exists",
+            f"{place.url} contains files already.",
+            "Continue its run with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
+            "choose a different name with rllm.trainer.experiment_name=NAME.",
+        )
