@@ -93,12 +93,12 @@ def _port(names: Names, kind: str, chosen: str, source: str) -> Port:
             f"--from {source} cannot become a plugin of the kind {kind}.",
             "Remove --from FUNCTION, or use --kind estimator or loss.",
         )
-    port = bind_arguments(find_source(source), kind)
+    bound = port = bind_arguments(find_source(source), kind)
     probed = replace(names, module="_rllm_ported")
     port = measure(port, render(probed, kind, chosen, port), probed.module)
     if port.is_bounded:
         port = measure(port, render(probed, kind, chosen, port), probed.module)
-    for note in port.notes:
+    for note in dict.fromkeys((*bound.notes, *port.notes)):
         click.echo(f"warning: {note}", err=True)
     return port
 

@@ -109,6 +109,16 @@ class MyTrainer:
 
 def penalized_loss(log_prob, advantages, response_mask):
     return mean_loss(log_prob, advantages, response_mask) + (log_prob**2).mean()
+
+
+def weighted_loss(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights=None):
+    ratios = (log_prob - old_log_prob).clamp(-20, 20).exp()
+    return -(ratios * advantages * rollout_is_weights * response_mask).sum() / response_mask.sum()
+
+
+def weighted_loss_with_kl(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights=None):
+    kl = ((old_log_prob - log_prob) ** 2 / 2).mean()
+    return weighted_loss(old_log_prob, log_prob, advantages, response_mask, rollout_is_weights) + 0.1 * kl
 '''
 VERL = {"grpo": "group", "rloo": "group", "opo": "group", "gpg": "role", "remax": "trajectory"}
 """Name in verl's functions -> scope of the advantages."""
@@ -175,10 +185,23 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
     assert ('gradient = "surrogate"' not in files["test_my_port.py"]) == is_exact
 
 
-def test_mean_with_a_penalty_is_no_token_loss(capfd: pytest.CaptureFixture[str]) -> None:
-    port("my-port", "rank.py:penalized_loss", "loss")
+def test_config_that_stays_none_is_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    port("my-rank", "rank.py:compute_rank_advantage")
 
-    assert "no weighted mean" in capfd.readouterr().err
+    assert "warning: compute_rank_advantage has the argument `config`, which stays None" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("function", ["penalized_loss", "weighted_loss_with_kl"])
+def test_mean_with_a_penalty_is_no_token_loss(function: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new", "my-port", "--kind", "loss", "--from", f"rank.py:{function}"]) == 1
+    check_printed(capfd.readouterr().err, "bad-loss", "no weighted mean")
+    assert not Path("my-port").exists()
+
+
+def test_weighted_mean_is_a_sum_of_token_losses(capfd: pytest.CaptureFixture[str]) -> None:
+    port("my-port", "rank.py:weighted_loss", "loss")
+
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,9 @@ def bind_arguments(source: Source, kind: str) -> Port:
     settings: list[str] = []
     if source.form == "module":
         assert source.owner is not None, "a class"
-        names, more = _bind(source, inspect.signature(source.owner).parameters, columns)
+        constructor = inspect.signature(source.owner).parameters
+        parameters = {**constructor, **parameters}
+        names, more = _bind(source, constructor, columns)
         settings, options = [*names], options + more
     missing = [names for names in REQUIRED[kind] if not arguments & dict.fromkeys(names).keys()]
     if missing:
@@ -319,6 +321,14 @@ def bind_arguments(source: Source, kind: str) -> Port:
         settings=tuple(settings),
         is_grouped=is_grouped,
         has_config=CONFIG in arguments,
+        notes=() if CONFIG in arguments or CONFIG not in parameters else (_unfilled_config(source),),
+    )
+
+
+def _unfilled_config(source: Source) -> str:
+    return (
+        f"{source.full_name} has the argument `config`, which stays None, so the function uses its own defaults. "
+        "Use arguments with a default instead: they become options."
     )
 
 

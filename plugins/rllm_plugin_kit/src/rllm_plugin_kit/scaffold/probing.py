@@ -14,6 +14,7 @@ from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin, Scope
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.errors import LossError
 from rllm_plugin_kit.estimator import EstimatorContract
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.scaffold.package import write
@@ -51,9 +52,11 @@ def _measure_loss(port: Port, plugin: LossPlugin[Any]) -> Port:
     # It imports torch.
     from rllm_plugin_kit.loss import LossContract, has_ratio
 
-    problem = _find_problem(LossContract, plugin, "it_returns_one_finite_loss_per_token", {})
-    if problem is not None:
-        return replace(port, notes=(problem,))
+    failure = _find_failure(LossContract, plugin, "it_returns_one_finite_loss_per_token", {})
+    if failure is not None:
+        if isinstance(failure.__cause__, LossError) and failure.__cause__.code == "bad-loss":
+            raise failure.__cause__  # A mean that is no sum of token losses.
+        return replace(port, notes=(str(failure),))
     is_exact = _find_problem(LossContract, plugin, "gradient_matches_the_numeric_slope", {}) is None
     overflows = _find_problem(LossContract, plugin, "extreme_ratios_stay_finite", {})
     return replace(
@@ -69,11 +72,19 @@ def _find_problem(
     contract: type[PluginContract[Any]], plugin: Any, test: str, *options: Mapping[str, Any]
 ) -> str | None:
     """Return the message of a test of the contract, None if it passes."""
+    failure = _find_failure(contract, plugin, test, *options)
+    return None if failure is None else str(failure)
+
+
+def _find_failure(
+    contract: type[PluginContract[Any]], plugin: Any, test: str, *options: Mapping[str, Any]
+) -> AssertionError | None:
+    """Return the failure of a test of the contract, None if it passes."""
     probe = type("Probe", (contract,), {"record": lambda self: plugin})()
     try:
         getattr(probe, f"test_{test}")(*map(probe.params_from, options))
     except AssertionError as error:
-        return str(error)
+        return error
     return None
 
 
