@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from expecting import check_printed
 
 from rllm.cli.main import main
 
 RANK = '''"""An estimator written for verl."""
+
+import enum
 
 import torch
 
@@ -90,6 +93,31 @@ class ClippedLoss(torch.nn.Module):
         if self.token_level_loss:
             return (losses * action_mask).sum() / action_mask.sum(), 0.0
         return ((losses * action_mask).sum(-1) / action_mask.sum(-1)).mean(), 0.0
+
+
+def compute_bounded_advantage(
+    token_level_rewards,
+    response_mask,
+    pattern: str = "a\\\\d \\"$x\\" 'y' \\n",
+    quoted: str = 'say "it"',
+    path: str = "C:\\\\new",
+    high: float = float("inf"),
+    low: float = float("-inf"),
+):
+    assert (pattern, quoted, path) == ("a\\\\d \\"$x\\" 'y' \\n", 'say "it"', "C:\\\\new")
+    return token_level_rewards.sum(dim=-1, keepdim=True).clamp(low, high) * response_mask
+
+
+class Mode(str, enum.Enum):
+    FAST = "fast"
+
+
+def compute_mode_advantage(token_level_rewards, response_mask, mode: Mode = Mode.FAST):
+    return compute_raw_advantage(token_level_rewards, response_mask)
+
+
+def compute_scaled_advantage(token_level_rewards, response_mask, _scale: float = 1.0):
+    return compute_raw_advantage(token_level_rewards, response_mask) * _scale
 
 
 class Maker:
@@ -185,6 +213,18 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
     assert ('gradient = "surrogate"' not in files["test_my_port.py"]) == is_exact
 
 
+def test_defaults_are_those_of_the_function(capfd: pytest.CaptureFixture[str]) -> None:
+    files = port("my-port", "rank.py:compute_bounded_advantage")
+
+    assert capfd.readouterr().err == ""  # The probe has called it with the defaults of its options.
+    assert '    high: float = Field(default=float("inf"), ' in files["options.py"]
+    configs = [block for block in Path("my-port/README.md").read_text().split("```") if "pattern:" in block]
+    for block in configs:
+        chosen = yaml.safe_load(block.partition("\n")[2])["rllm"]["algorithm"]["adv_estimator"]
+        assert chosen["pattern"] == "a\\d \"$x\" 'y' \n"
+    assert configs
+
+
 def test_config_that_stays_none_is_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     port("my-rank", "rank.py:compute_rank_advantage")
 
@@ -215,6 +255,8 @@ def test_weighted_mean_is_a_sum_of_token_losses(capfd: pytest.CaptureFixture[str
         ("rank.py:Maker.other", "source-not-found", ["no function 'other'"]),
         ("rank.py:ClippedLoss", "argument-not-available", ["Add --kind loss"]),
         ("rank.py:MyTrainer", "argument-not-available", ["`rewards` and `num_generations`", "--kind loss"]),
+        ("rank.py:compute_mode_advantage", "argument-not-available", ["`mode`"]),
+        ("rank.py:compute_scaled_advantage", "source-not-importable", ["_scale", "leading underscores"]),
         ("other.py:f", "file-not-found", ["other.py"]),
         ("compute_rank_advantage", "bad-source", ["'compute_rank_advantage'"]),
         ("no_such_library:losses.f", "source-not-importable", ["pip install no_such_library"]),
@@ -288,10 +330,11 @@ def check_style() -> None:
 def test_functions_for_trl_and_openrlhf_pass_their_tests() -> None:
     port("my-group", "rank.py:compute_group_advantages")
     port("my-returns", "rank.py:Maker.returns")
+    port("my-bounds", "rank.py:compute_bounded_advantage")
     for name, source in {"clip": "ClippedLoss", "mean": "mean_loss", "trainer": "MyTrainer"}.items():
         port(f"my-{name}", f"rank.py:{source}", "loss")
 
-    assert "failed" not in run_tests("my-group", "my-returns", "my-clip", "my-mean", "my-trainer")
+    assert "failed" not in run_tests("my-group", "my-returns", "my-bounds", "my-clip", "my-mean", "my-trainer")
     check_style()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,7 +90,8 @@ CORRECTION = "is_correction_"
 """The start of OpenRLHF's arguments for rollout correction, which keep their default: rllm corrects in the update."""
 AGGREGATION = frozenset({"loss_agg_mode", "token_level_loss"})
 """Arguments that let a test choose the mean over rows of the means of their tokens."""
-OPTION = bool | int | float | str
+OPTIONS = (bool, int, float, str)
+"""Types of defaults. Values of their subclasses, such as enums, have no literal."""
 LINE = 120
 """Maximum length of a line."""
 
@@ -142,7 +145,7 @@ class Port:
     def template(self) -> Template:
         """The kind's data for this function."""
         option = self.options[0] if self.options else None
-        config = f"name: $chosen, {option.name}: {_literal(option.default)}" if option else "name: $chosen"
+        config = f"name: $chosen, {option.name}: {_yaml(option.default)}" if option else "name: $chosen"
         key = {"estimator": "adv_estimator", "loss": "loss_fn"}[self.kind]
         return Template(
             title=TEMPLATES[self.kind].title,
@@ -222,6 +225,11 @@ class Port:
         """True if the call needs an argument `self`, which the method does not use."""
         return self.source.form == "method" and isinstance(self.source.function, partial)
 
+    @property
+    def _has_infinity(self) -> bool:
+        """True if a default is infinite, which `Params` forbids."""
+        return any(isinstance(option.default, float) and math.isinf(option.default) for option in self.options)
+
     def _call(self, loaded: str) -> str:
         """Return the expression of the function to call."""
         name = f"{loaded}()" if self.source.file is None else loaded
@@ -259,11 +267,14 @@ class Port:
 
     def _option_imports(self) -> str:
         lines = ["from typing import Any\n"] if self.has_config else []
-        lines += ["from pydantic import Field"] if self.options or self.has_config else []
+        names = "ConfigDict, Field" if self._has_infinity else "Field"
+        lines += [f"from pydantic import {names}"] if self.options or self.has_config else []
         return "\n".join([*lines, "from rllm_core.contracts import Params\n"])
 
     def _option_fields(self) -> str:
         lines = [option.declaration(self.source.name) for option in self.options]
+        if self._has_infinity:
+            lines.insert(0, '    model_config = ConfigDict(allow_inf_nan=True, ser_json_inf_nan="constants")\n')
         if self.has_config:
             owner = f"verl's {CONFIG_CLASSES[self.kind]}" if self.source.form != "trainer" else "the trainer's config"
             description = f"Fields of {owner}."
@@ -288,7 +299,7 @@ def bind_arguments(source: Source, kind: str) -> Port:
     """
     if source.form == "trainer":
         return _bind_trainer(source, kind)
-    parameters = inspect.signature(source.function).parameters
+    parameters: Mapping[str, inspect.Parameter] = inspect.signature(source.function).parameters
     is_grouped = kind == "estimator" and "num_generations" in parameters
     columns = GROUP_COLUMNS if is_grouped else COLUMNS_OF[kind]
     other = next(each for each in COLUMNS_OF if each != kind)
@@ -363,9 +374,9 @@ def _bind(
 
 def _option_type(default: object, annotation: object) -> str | None:
     """Return the annotation of an option with this default. None if the argument cannot be an option."""
-    if isinstance(default, OPTION):
+    if type(default) in OPTIONS and default == default:  # No NaN, which equals nothing when options are read back.
         return type(default).__name__
-    kinds = [each for each in (bool, int, float, str) if annotation in (each, each | None)]
+    kinds = [each for each in OPTIONS if annotation in (each, each | None)]
     return f"{kinds[0].__name__} | None" if kinds and default is None else None
 
 
@@ -383,7 +394,18 @@ def _bind_trainer(source: Source, kind: str) -> Port:
 
 def _literal(value: object) -> str:
     """Return a default as ruff formats it."""
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    text = repr(value)
+    return f'"{text[1:-1]}"' if isinstance(value, str) and '"' not in text else text
+
+
+def _yaml(value: object) -> str:
+    """Return a default in YAML, as a template's text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value).replace("inf", ".inf")
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) or value is None else repr(value)
+    return text.replace("$", "$$")
 
 
 _THEIRS = "theirs = compute_original(old, new, advantages, mask)"

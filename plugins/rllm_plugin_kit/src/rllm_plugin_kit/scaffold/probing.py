@@ -14,7 +14,7 @@ from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin, Scope
 from rllm_core.contracts.loss import LossPlugin
-from rllm_core.errors import LossError
+from rllm_core.errors import LossError, PluginError
 from rllm_plugin_kit.estimator import EstimatorContract
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.scaffold.package import write
@@ -88,6 +88,21 @@ def _find_failure(
     return None
 
 
+def _import_modules(module: str, port: Port) -> ModuleType:
+    """Return the module of the plugin spec. Import the modules that it loads, so that their errors appear here."""
+    try:
+        for name in ("options", port.kind):
+            importlib.import_module(f"{module}.{name}")
+        return importlib.import_module(f"{module}.plugin")
+    except Exception as error:
+        raise PluginError(
+            "source-not-importable",
+            f"The package for {port.source.origin} cannot be imported: {type(error).__name__}: {error}.",
+            "Rename the argument, or change the default, that the message names: in a file, write a function that "
+            "calls this one, and port it: --from my_file.py:my_function.",
+        ) from error
+
+
 @contextmanager
 def _import_plugin(
     port: Port, files: Mapping[str, str], module: str
@@ -100,7 +115,7 @@ def _import_plugin(
             original = sys.modules[f"{module}.original"] = ModuleType(f"{module}.original")
             setattr(original, port.source.symbol, port.source.owner or port.source.function)
         try:
-            hooks = importlib.import_module(f"{module}.plugin")
+            hooks = _import_modules(module, port)
             (plugin,) = hooks.rllm_losses() if port.kind == "loss" else hooks.rllm_estimators()
             yield plugin
         finally:
