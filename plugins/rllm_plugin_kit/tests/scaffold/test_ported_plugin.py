@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from expecting import check_printed
 
 from rllm.cli.main import main
+from rllm_core.errors import ConfigError
 
 RANK = '''"""An estimator written for verl."""
 
+import dataclasses
 import enum
 
 import torch
@@ -135,6 +141,19 @@ class MyTrainer:
         return -(logprobs * inputs["advantages"] * mask).sum() / mask.sum()
 
 
+@dataclasses.dataclass
+class ScaledConfig:
+    scale: float = 1.0
+    beta: float = 0.05
+    top_entropy_quantile: float = 1.0
+    off_policy_mask_threshold: float | None = None
+
+
+class ScaledTrainer(MyTrainer):
+    def _compute_loss(self, model, inputs):
+        return super()._compute_loss(model, inputs) * self.scale
+
+
 def penalized_loss(log_prob, advantages, response_mask):
     return mean_loss(log_prob, advantages, response_mask) + (log_prob**2).mean()
 
@@ -181,6 +200,16 @@ def run_tests(*names: str, path: str = "") -> str:
     return finished.stdout
 
 
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Import the module of a package that calls the loss of `ScaledTrainer`."""
+    port("my-scaled", "rank.py:ScaledTrainer", "loss")
+    monkeypatch.syspath_prepend("my-scaled/src")
+    yield importlib.import_module("my_scaled.trainer")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_scaled"]:
+        del sys.modules[name]
+
+
 def test_package_contains_the_file_and_its_options(rank_file: Path) -> None:
     files = port("my-rank", "rank.py:compute_rank_advantage")
 
@@ -211,6 +240,25 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
 
     assert ("has_ratio=False" not in files["plugin.py"]) == has_ratio
     assert ('gradient = "surrogate"' not in files["test_my_port.py"]) == is_exact
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("scales", 2.0, "no field 'scales'.*Did you mean 'scale'"),
+        ("beta", 0.1, "no effect.*rllm.algorithm.kl_beta"),
+        ("top_entropy_quantile", 0.2, "no effect.*no option"),
+        ("off_policy_mask_threshold", 0.5, "no effect.*rollout_correction.reject.*opsm"),
+    ],
+)
+def test_config_of_a_trainer_has_only_fields_with_an_effect(
+    field: str, value: float, words: str, trainer: ModuleType
+) -> None:
+    rows = torch.ones(2, 3, requires_grad=True)
+
+    assert trainer.compute_loss({"scale": 2.0, "beta": 0.0}, rows, rows, rows, rows).item() == -2.0
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
+        trainer.compute_loss({field: value}, rows, rows, rows, rows)
 
 
 def test_defaults_are_those_of_the_function(capfd: pytest.CaptureFixture[str]) -> None:
