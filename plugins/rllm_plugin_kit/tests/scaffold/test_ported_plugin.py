@@ -251,9 +251,7 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
         ("off_policy_mask_threshold", 0.5, "no effect.*rollout_correction.reject.*opsm"),
     ],
 )
-def test_config_of_a_trainer_has_only_fields_with_an_effect(
-    field: str, value: float, words: str, trainer: ModuleType
-) -> None:
+def test_fields_of_a_trainer_have_an_effect(field: str, value: float, words: str, trainer: ModuleType) -> None:
     rows = torch.ones(2, 3, requires_grad=True)
 
     assert trainer.compute_loss({"scale": 2.0, "beta": 0.0}, rows, rows, rows, rows).item() == -2.0

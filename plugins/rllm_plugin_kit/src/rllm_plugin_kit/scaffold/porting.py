@@ -397,11 +397,14 @@ def _literal(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     text = repr(value)
-    return f'"{text[1:-1]}"' if isinstance(value, str) and '"' not in text else text
+    if not isinstance(value, str) or text.startswith('"') or value.count('"') > value.count("'"):
+        return text
+    inner = text[1:-1].replace("\\'", "'").replace('"', '\\"')
+    return f'"{inner}"'
 
 
 def _yaml(value: object) -> str:
-    """Return a default in YAML, as a template's text."""
+    """Return a default in YAML, with each `$` doubled for the template."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value).replace("inf", ".inf")
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) or value is None else repr(value)
