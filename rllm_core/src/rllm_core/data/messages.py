@@ -22,7 +22,7 @@ def read_text(message: Message) -> str:
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(part.get("text", "") for part in content)
+    return "".join(part.get("text") or "" for part in content)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,10 @@ from rllm_record.interchange.drafts import (
     TrajectoryDraft,
     as_json_data,
     complete_draft,
+    digest_of,
     draft_of,
     exact_or_shortest,
+    first_messages,
     is_equal,
     is_token_list,
     make_episode,
@@ -124,12 +126,15 @@ def _carry(target: JsonData, ours: JsonData) -> None:
 
 def _draft(document: JsonData, seen: Counter[str], trial: JsonData) -> EpisodeDraft:
     document = as_json_data(document)
-    name = str(trial.get("task_name") or document.get("session_id") or document.get("trajectory_id") or "trajectory")
+    name = str(trial.get("task_name") or document.get("session_id") or document.get("trajectory_id") or "")
     trajectories: list[TrajectoryDraft] = []
     fields = _add_trajectories(document, 0, trajectories)
     if rewards := (trial.get("verifier_result") or {}).get("rewards"):
         _set_reward(trajectories[0].fields, rewards)
         fields = {"is_correct": trajectories[0].fields["reward"] > 0} | fields
+    if not name:
+        first = first_messages(trajectories)
+        name = digest_of(first) if first else f"trajectory-{seen.total()}"
     if fields.pop("trajectories", None) == 0:
         trajectories = []
     seen[name] += 1

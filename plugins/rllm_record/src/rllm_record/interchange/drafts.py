@@ -9,6 +9,7 @@ A format has no field for some of our values, and our episodes have none for som
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -201,6 +202,16 @@ def missing_fields(read_back: Mapping[str, Any], ours: Mapping[str, Any]) -> Jso
 def is_equal(first: Any, second: Any) -> bool:
     """True if two values are the same JSON data. NaN equals NaN."""
     return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+def digest_of(value: Any) -> str:
+    """Return a name for a task that has none: the same for equal data or messages."""
+    return f"task-{hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]}"
+
+
+def first_messages(trajectories: Sequence[TrajectoryDraft]) -> list[JsonData]:
+    """Return the messages before the first model call. Empty if there is none."""
+    return trajectories[0].steps[0].messages if trajectories and trajectories[0].steps else []
 
 
 def pop_value(data: JsonData, key: str) -> Any:

@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from rllm_core.notices import warn_once
 from rllm_record.interchange.drafts import (
     RESPONSE,
     EpisodeDraft,
@@ -39,11 +40,19 @@ def is_trl(path: Path) -> bool:
 
 
 def read_trl(path: Path) -> list[RecordedEpisode]:
-    """Return an episode for each completion. The reward is the sum of the reward functions' values."""
+    """Return an episode for each completion. The reward is the sum of all columns with numbers.
+
+    TRL writes the columns of ``log_extra`` after the rewards, without a mark. So a warning lists the columns.
+    """
     import pyarrow.parquet as pq
 
-    rows = [row for file in _files(path, COMPLETIONS) for row in pq.read_table(file).to_pylist()]
-    return _episodes([_trl_row(row) for row in rows])
+    rows = [_trl_row(row) for file in _files(path, COMPLETIONS) for row in pq.read_table(file).to_pylist()]
+    if summed := dict.fromkeys(name for row in rows for name in row["rewards"]):
+        warn_once(
+            f"{path}: the reward is the sum of the columns {', '.join(summed)}. The file contains no weights. Remove "
+            "columns of log_extra that are numbers from it."
+        )
+    return _episodes(rows)
 
 
 def _trl_row(row: JsonData) -> JsonData:
@@ -93,8 +102,16 @@ def _is_number(value: Any) -> bool:
 def _messages(value: Any, role: str) -> list[JsonData]:
     if isinstance(value, str):
         return [{"role": role, "content": value}]
-    # A column of Parquet has the keys of all its messages.
-    return [{key: each for key, each in message.items() if each is not None} for message in as_json_data(value or [])]
+    return [_without_nulls(message) for message in as_json_data(value or [])]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without null fields, because an object of Parquet has the keys of all objects in its column."""
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return value
 
 
 def _episodes(rows: Sequence[JsonData]) -> list[RecordedEpisode]:

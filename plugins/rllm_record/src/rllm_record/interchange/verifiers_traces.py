@@ -23,8 +23,10 @@ from rllm_record.interchange.drafts import (
     TrajectoryDraft,
     as_json_data,
     complete_draft,
+    digest_of,
     draft_of,
     exact_or_shortest,
+    first_messages,
     is_equal,
     is_token_list,
     make_episode,
@@ -127,6 +129,7 @@ def _pop_ours(data: JsonData) -> JsonData:
 
 def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     line = as_json_data(line)
+    environment = str((line.get("env") or {}).get("id") or "")
     task, traces = line.pop("task"), line.pop("traces")
     reason = _reason(line, traces)
     errors = [error["message"] for each in (line, *traces) for error in each.get("errors") or ()]
@@ -144,7 +147,9 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     if not traces and ours.pop("trajectories", 1):
         # The first trajectory contains the other fields of the episode, so an episode without a trace has one too.
         trajectories = [TrajectoryDraft({"info": {THEIRS: {"episode": {**kept, "traces": 0}}}})]
-    name = str(task.get("key") or task.get("hash") or data.get("name") or data.get("idx") or "task")
+    name = _task_name(task, environment) or (
+        digest_of(data or first) if (first := first_messages(trajectories)) or data else f"task-{seen.total()}"
+    )
     rewards = [each.fields["reward"] for each in trajectories if each.fields.get("reward") is not None]
     fields = {
         "is_correct": bool(rewards and max(rewards) > 0),
@@ -155,6 +160,13 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     }
     seen[name] += 1
     return complete_draft(EpisodeDraft(fields | ours, trajectories), name, seen[name] - 1)
+
+
+def _task_name(task: JsonData, environment: str) -> str:
+    """Return the name of a task, or its number in its environment. Empty if it has neither."""
+    data = task["data"]
+    number = f"{environment}/{data['idx']}" if environment and data.get("idx") is not None else ""
+    return str(task.get("key") or task.get("hash") or data.get("name") or number)
 
 
 def _reason(line: JsonData, traces: Sequence[JsonData]) -> TerminationReason:

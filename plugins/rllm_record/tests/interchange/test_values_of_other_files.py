@@ -1,0 +1,86 @@
+"""Values in files of other programs that are ambiguous or unusual: none changes without a line or an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rllm_core.notices import forget_warnings
+from rllm_record.interchange import atif, verifiers_traces
+from rllm_record.interchange.formats import read_file
+from rllm_record.steps import RecordedEpisode
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_printed_again() -> None:
+    forget_warnings()
+
+
+def ids_of(episodes: list[RecordedEpisode]) -> list[str]:
+    return [each.episode.id.rpartition(":")[0] for each in episodes]
+
+
+def completions(directory: Path, row: dict[str, Any]) -> Path:
+    """Write a file of TRL with one row."""
+    file = directory / "completions_00001.parquet"
+    pq.write_table(
+        pa.Table.from_pylist([{"step": 1, "advantage": 0.5, "prompt": "1+1", "completion": "2", **row}]), file
+    )
+    return file
+
+
+def test_columns_of_a_trl_reward_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (episode,) = read_file(completions(tmp_path, {"right": 1.0, "length": 7, "answer": "2"}))
+    assert episode.trajectories[0].reward_given == 8.0
+    assert "sum of the columns right, length. The file contains no weights" in capsys.readouterr().err
+
+
+def test_nested_nulls_of_parquet_are_dropped(tmp_path: Path) -> None:
+    picture = {"type": "image", "text": None, "source": {"url": "https://a/b.png", "detail": None}}
+    parts = [picture, {"type": "text", "text": "Which one?", "source": None}]
+    prompt = [{"role": "user", "content": parts, "name": None}]
+    (episode,) = read_file(completions(tmp_path, {"prompt": prompt, "right": 1.0}))
+    (message,) = episode.trajectories[0].trajectory.steps[0].messages
+    first, second = message["content"]
+    assert first == {"type": "image", "source": {"url": "https://a/b.png"}}
+    assert (second, message.keys()) == ({"type": "text", "text": "Which one?"}, {"role", "content"})
+
+
+def trace_line(data: dict[str, Any], question: str = "1+1", **other: Any) -> dict[str, Any]:
+    """A line of verifiers with a trace of one call."""
+    nodes = [
+        {"message": {"role": "user", "content": question}},
+        {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "2"}},
+    ]
+    return {"task": {"data": data}, "traces": [{"id": "t", "nodes": nodes, **other}]}
+
+
+def test_traces_without_names_group_by_task() -> None:
+    lines = [trace_line({"question": text}) for text in ("a", "a", "b")] + [trace_line({}, text) for text in "xxy"]
+    names = ids_of([*verifiers_traces.read_lines(lines)])
+    assert [names.index(name) for name in names] == [0, 0, 2, 3, 3, 5]
+
+
+def test_task_numbers_belong_to_an_environment() -> None:
+    lines = [trace_line({"idx": 0, "question": name}) | {"env": {"id": name}} for name in ("sum", "sum", "sort")]
+    assert ids_of([*verifiers_traces.read_lines(lines)]) == ["sum/0", "sum/0", "sort/0"]
+    lines = [trace_line({"idx": 0, "question": name}) for name in ("a", "b")]
+    assert len({*ids_of([*verifiers_traces.read_lines(lines)])}) == 2
+
+
+def document(*texts: str) -> dict[str, Any]:
+    """A document of ATIF with a question and responses."""
+    steps = [
+        {"step_id": number, "source": "agent" if number > 1 else "user", "message": text}
+        for number, text in enumerate(texts, 1)
+    ]
+    return {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "0"}, "steps": steps}
+
+
+def test_documents_without_names_group_by_question() -> None:
+    names = ids_of([*atif.read_documents([document("1+1", "2"), document("1+1", "3"), document("2+2", "4")])])
+    assert [names.index(name) for name in names] == [0, 0, 2]
