@@ -10,10 +10,18 @@ import pytest
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, read_text
 
 PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}]
+PICTURE = [{"type": "image", "text": None}, {"type": "text", "text": "a"}]
 
 
 @pytest.mark.parametrize(
-    ("message", "text"), [({"content": "hi"}, "hi"), ({"content": None}, ""), ({"content": PARTS}, "ab"), ({}, "")]
+    ("message", "text"),
+    [
+        ({"content": "hi"}, "hi"),
+        ({"content": None}, ""),
+        ({"content": PARTS}, "ab"),
+        ({"content": PICTURE}, "a"),
+        ({}, ""),
+    ],
 )
 def test_message_text_joins_its_text_parts(message: Any, text: str) -> None:
     assert read_text({"role": "user"} | message) == text

@@ -13,7 +13,7 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_record.steps import RecordedEpisode, RecordedTrajectory
 
 texts = st.text(max_size=8)
-numbers = st.floats(-1e6, 1e6)
+numbers = st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), float("inf"), float("-inf")])
 names = st.text("abc_", min_size=1, max_size=4)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 99) | numbers | texts,
@@ -128,11 +128,11 @@ def episodes(draw: Any) -> RecordedEpisode:
     )
 
 
-def contents_of(recorded: RecordedEpisode) -> Any:
-    """All values of an episode, for a comparison. Log-probs are bytes, so that NaN equals NaN."""
+def contents_of(recorded: RecordedEpisode) -> str:
+    """All values of an episode as JSON, so that NaN equals NaN."""
     episode = recorded.episode
     assert [each.trajectory for each in recorded.trajectories] == episode.trajectories
-    return (
+    values = (
         (recorded.uid, recorded.step, recorded.batch, recorded.task),
         (episode.id, episode.is_correct, episode.termination_reason, episode.metrics, episode.data_source),
         episode.error,
@@ -147,6 +147,7 @@ def contents_of(recorded: RecordedEpisode) -> Any:
             for trajectory in [each.trajectory]
         ],
     )
+    return json.dumps(values, sort_keys=True, default=repr)
 
 
 def _step(step: Step) -> Any:

@@ -22,7 +22,7 @@ FORMATS = {
 
 
 def through(written: Convert, read: Convert, made: list[RecordedEpisode]) -> list[RecordedEpisode]:
-    return list(read([json.loads(json.dumps(each)) for each in written(made)]))
+    return list(read([json.loads(json.dumps(each, allow_nan=False)) for each in written(made)]))
 
 
 @pytest.mark.parametrize("name", FORMATS)

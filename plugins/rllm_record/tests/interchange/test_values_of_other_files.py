@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from recorded_episodes import episodes_of, record_rollouts
 
 from rllm_core.notices import forget_warnings
 from rllm_record.interchange import atif, verifiers_traces
@@ -84,3 +86,22 @@ def document(*texts: str) -> dict[str, Any]:
 def test_documents_without_names_group_by_question() -> None:
     names = ids_of([*atif.read_documents([document("1+1", "2"), document("1+1", "3"), document("2+2", "4")])])
     assert [names.index(name) for name in names] == [0, 0, 2]
+
+
+def test_reward_components_may_be_nan() -> None:
+    rewards = {"right": {"score": float("nan"), "weight": 1.0}, "short": {"score": 0.5, "weight": 1.0}}
+    read = [*verifiers_traces.read_lines([trace_line({}, rewards=rewards)])]
+    (line,) = verifiers_traces.lines_of(read)
+    assert line["traces"][0]["rewards"] == {"right": None, "short": rewards["short"]}
+    (again,) = verifiers_traces.read_lines([json.loads(json.dumps(line, allow_nan=False))])
+    assert str(again.trajectories[0].trajectory.info) == str(read[0].trajectories[0].trajectory.info)
+    assert str(again.trajectories[0].reward_given) == "nan"
+
+
+def test_exported_traces_have_own_ids() -> None:
+    lines = [*verifiers_traces.lines_of(record_rollouts(0, 0, episodes_of({"a": [1.0, 0.0]})))]
+    assert [line["id"] for line in lines] == ["a:0", "a:1"]
+    ids = [trace["id"] for line in lines for trace in line["traces"]]
+    read = verifiers_traces.read_lines(lines)
+    assert [each.trajectory.uid for episode in read for each in episode.trajectories] == ids
+    assert len({*ids}) == 2

@@ -27,6 +27,7 @@ from rllm_record.interchange.drafts import (
     draft_of,
     exact_or_shortest,
     first_messages,
+    hide_numbers,
     is_equal,
     is_token_list,
     make_episode,
@@ -35,6 +36,7 @@ from rllm_record.interchange.drafts import (
     pop_ours,
     pop_value,
     response_of,
+    restore_numbers,
     shortest_floats,
     text_of,
 )
@@ -114,6 +116,8 @@ def documents_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
         read_back = _draft(root, seen, {})
         for (document, _), theirs, each in zip(documents, read_back.trajectories, ours.trajectories, strict=True):
             _carry(document, missing_fields(theirs.fields, each.fields))
+        if hidden := hide_numbers(root):
+            _carry(root, {"numbers": hidden})
         yield root
 
 
@@ -126,6 +130,7 @@ def _carry(target: JsonData, ours: JsonData) -> None:
 
 def _draft(document: JsonData, seen: Counter[str], trial: JsonData) -> EpisodeDraft:
     document = as_json_data(document)
+    restore_numbers(document, ((document.get("extra") or {}).get(OURS) or {}).get("numbers", ()))
     name = str(trial.get("task_name") or document.get("session_id") or document.get("trajectory_id") or "")
     trajectories: list[TrajectoryDraft] = []
     fields = _add_trajectories(document, 0, trajectories)
@@ -153,6 +158,7 @@ def _add_trajectories(document: JsonData, parent: int, found: list[TrajectoryDra
     """Add a document and its subagents. Return our fields of the episode."""
     place = len(found)
     ours, steps, agent = pop_ours(document), document.pop("steps"), document.pop("agent")
+    ours.pop("numbers", None)
     episode: JsonData = ours.pop("episode", {})
     subagents = document.pop("subagent_trajectories") if document.get("subagent_trajectories") else []
     name = agent.pop("name")

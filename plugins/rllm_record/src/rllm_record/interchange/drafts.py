@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,34 @@ def digest_of(value: Any) -> str:
 def first_messages(trajectories: Sequence[TrajectoryDraft]) -> list[JsonData]:
     """Return the messages before the first model call. Empty if there is none."""
     return trajectories[0].steps[0].messages if trajectories and trajectories[0].steps else []
+
+
+def hide_numbers(data: Any) -> list[JsonData]:
+    """Replace NaN and infinite numbers by null, because strict readers of JSON reject them. Return their places."""
+    found: list[JsonData] = []
+
+    def visit(value: Any, place: list[str | int]) -> Any:
+        if isinstance(value, dict):
+            return {key: visit(each, [*place, key]) for key, each in value.items()}
+        if isinstance(value, list):
+            return [visit(each, [*place, number]) for number, each in enumerate(value)]
+        if isinstance(value, float) and not isfinite(value):
+            found.append({"place": place, "value": str(value)})
+            return None
+        return value
+
+    data |= visit(data, [])
+    return found
+
+
+def restore_numbers(data: Any, hidden: Sequence[JsonData]) -> None:
+    """Put the numbers back that `hide_numbers` removed."""
+    for each in hidden:
+        *above, last = each["place"]
+        target = data
+        for key in above:
+            target = target[key]
+        target[last] = float(each["value"])
 
 
 def pop_value(data: JsonData, key: str) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
+from math import isfinite
 from pathlib import Path
 
 from rllm_core.data.messages import read_text
@@ -26,13 +27,14 @@ from rllm_record.interchange.drafts import (
     digest_of,
     draft_of,
     exact_or_shortest,
-    first_messages,
+    hide_numbers,
     is_equal,
     is_token_list,
     make_episode,
     missing_fields,
     pop_default,
     response_of,
+    restore_numbers,
     shortest_floats,
     text_of,
 )
@@ -55,7 +57,7 @@ NODE = {
 """Fields of a node that verifiers always writes."""
 TRACE = {"version": 1, "verifiers": {"version": "0"}, "is_completed": True, "ok": True, "timing": {"start": 0.0}}
 """Fields of the trace of a trajectory that comes from no file of verifiers."""
-EPISODE = {"id": "0", "env": {"id": ""}, "is_timeout": False, "errors": []}
+EPISODE = {"env": {"id": ""}, "is_timeout": False, "errors": []}
 TASK_TYPE = "Task"
 REASONS = {
     "agent_completed": TerminationReason.ENV_DONE,
@@ -105,11 +107,31 @@ def lines_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
         carried = missing_fields(_draft(line, seen.copy()).fields, ours.fields)
         carried |= {} if traces or ours.trajectories else {"trajectories": 0}
         if carried:
-            _carry(traces[0] if traces else line["task"]["data"], {"episode": carried})
+            _carry(_carrier(line), {"episode": carried})
         read_back = _draft(line, seen)
         for trace, theirs, each in zip(traces, read_back.trajectories, ours.trajectories, strict=bool(traces)):
             _carry(trace, missing_fields(theirs.fields, each.fields))
+        for trace in traces:
+            hidden_rewards = {key: None for key, value in _values(trace).items() if not isfinite(value)}
+            if hidden_rewards:
+                # A score cannot be null, but a reward can.
+                _carry(trace, {"rewards": trace["rewards"]})
+                trace["rewards"] = {**trace["rewards"], **hidden_rewards}
+        if hidden := hide_numbers(line):
+            _carry(_carrier(line), {"numbers": hidden})
         yield line
+
+
+def _carrier(line: JsonData) -> JsonData:
+    """Return the object of a line whose `info` contains our values of the episode."""
+    found: JsonData = line["traces"][0] if line["traces"] else line["task"]["data"]
+    return found
+
+
+def _ours(data: JsonData) -> JsonData:
+    info = data.get("info")
+    found: JsonData = info.get(OURS, {}) if isinstance(info, dict) else {}
+    return found
 
 
 def _carry(target: JsonData, ours: JsonData) -> None:
@@ -120,15 +142,17 @@ def _carry(target: JsonData, ours: JsonData) -> None:
 
 
 def _pop_ours(data: JsonData) -> JsonData:
-    info = data.get("info")
-    found: JsonData = info.pop(OURS, {}) if isinstance(info, dict) else {}
-    if found and not info:
-        del data["info"]
+    found = _ours(data)
+    if found:
+        del data["info"][OURS]
+        if not data["info"]:
+            del data["info"]
     return found
 
 
 def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     line = as_json_data(line)
+    restore_numbers(line, _ours(_carrier(line)).get("numbers", ()))
     environment = str((line.get("env") or {}).get("id") or "")
     task, traces = line.pop("task"), line.pop("traces")
     reason = _reason(line, traces)
@@ -136,20 +160,21 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     if traces:
         pop_default(traces[-1], "stop_condition", CONDITIONS.get(reason))
     data = task["data"]
+    ours = _ours(_carrier({"traces": traces, "task": task})).get("episode", {})
+    if not traces:
+        _pop_ours(data)
+    name = _task_name(task, environment, traces) or f"task-{seen.total()}"
+    pop_default(line, "id", ours.get("id", f"{name}:{seen[name]}"))
     others = {key: value for key, value in task.items() if key != "data"}
     error = errors[-1] if errors else ""
     for key, default in {**EPISODE, "ok": not error}.items():
         pop_default(line, key, default)
     pop_default(others, "type", TASK_TYPE)
     kept = ({"line": line} if line else {}) | ({"task": others} if others else {})
-    trajectories = [_trajectory(trace, task, place, kept if place == 0 else {}) for place, trace in enumerate(traces)]
-    ours = (trajectories[0].fields if traces else _pop_ours(data)).pop("episode", {})
+    trajectories = [_trajectory(trace, task, kept if place == 0 else {}) for place, trace in enumerate(traces)]
     if not traces and ours.pop("trajectories", 1):
         # The first trajectory contains the other fields of the episode, so an episode without a trace has one too.
         trajectories = [TrajectoryDraft({"info": {THEIRS: {"episode": {**kept, "traces": 0}}}})]
-    name = _task_name(task, environment) or (
-        digest_of(data or first) if (first := first_messages(trajectories)) or data else f"task-{seen.total()}"
-    )
     rewards = [each.fields["reward"] for each in trajectories if each.fields.get("reward") is not None]
     fields = {
         "is_correct": bool(rewards and max(rewards) > 0),
@@ -162,11 +187,15 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     return complete_draft(EpisodeDraft(fields | ours, trajectories), name, seen[name] - 1)
 
 
-def _task_name(task: JsonData, environment: str) -> str:
-    """Return the name of a task, or its number in its environment. Empty if it has neither."""
+def _task_name(task: JsonData, environment: str, traces: Sequence[JsonData]) -> str:
+    """Return the name of a task, its number in its environment, or a digest of its data or first messages."""
     data = task["data"]
     number = f"{environment}/{data['idx']}" if environment and data.get("idx") is not None else ""
-    return str(task.get("key") or task.get("hash") or data.get("name") or number)
+    if name := task.get("key") or task.get("hash") or data.get("name") or number:
+        return str(name)
+    nodes = traces[0].get("nodes", ()) if traces else ()
+    first = [node["message"] for node in takewhile(lambda node: not node.get("sampled"), nodes)]
+    return digest_of(data or first) if data or first else ""
 
 
 def _reason(line: JsonData, traces: Sequence[JsonData]) -> TerminationReason:
@@ -177,13 +206,16 @@ def _reason(line: JsonData, traces: Sequence[JsonData]) -> TerminationReason:
     return REASONS.get(str(traces[-1].get("stop_condition")) if traces else "", TerminationReason.UNKNOWN)
 
 
-def _trajectory(trace: JsonData, task: JsonData, place: int, episode: JsonData) -> TrajectoryDraft:
+def _trajectory(trace: JsonData, task: JsonData, episode: JsonData) -> TrajectoryDraft:
     ours, nodes, agent = _pop_ours(trace), trace.pop("nodes", []), trace.pop("agent", {})
+    trace |= {"rewards": ours["rewards"]} if "rewards" in ours else {}
+    ours = {key: each for key, each in ours.items() if key not in ("episode", "numbers", "rewards")}
     calls, after = _steps(nodes, trace.get("calls") or (), ours.pop("nodes", {}), ours.pop("after", None))
     name = agent.pop("name", "agent")
     if not is_equal(agent, {"config": {}}):
         trace["agent"] = agent
-    for key, default in {**TRACE, "id": str(place), "task": task, "calls": _calls(calls)}.items():
+    own: JsonData = {"own_uid": trace.pop("id")} if isinstance(trace.get("id"), str) else {}
+    for key, default in {**TRACE, "task": task, "calls": _calls(calls)}.items():
         pop_default(trace, key, default)
     values = _values(trace)
     reward = sum(values.values()) if values else None
@@ -191,12 +223,13 @@ def _trajectory(trace: JsonData, task: JsonData, place: int, episode: JsonData) 
     info: JsonData = {"reward_components": values} if values and "rewards" in trace else {}
     trace |= ({"after": after} if after else {}) | ({"episode": episode} if episode else {})
     info |= {THEIRS: trace} if trace else {}
-    return TrajectoryDraft({"name": name, "reward": reward, "info": info} | ours, [step for _, step in calls])
+    fields = own | {"name": name, "reward": reward, "info": info}
+    return TrajectoryDraft(fields | ours, [step for _, step in calls])
 
 
 def _values(trace: JsonData) -> dict[str, float]:
     """Return the weighted rewards of a trace by name."""
-    scored = {key: each for key, each in (trace.get("rewards") or {}).items() if each is not None}
+    scored = {key: each for key, each in (trace.get("rewards") or {}).items() if each and each["score"] is not None}
     return {key: each["score"] * each.get("weight", 1.0) for key, each in scored.items()}
 
 
@@ -363,16 +396,23 @@ def _line(ours: EpisodeDraft) -> JsonData:
     first = ours.trajectories[0].fields["info"].get(THEIRS) if ours.trajectories else None
     kept = as_json_data(first.get("episode", {})) if isinstance(first, dict) else {}
     task = {"type": TASK_TYPE, **kept.get("task", {}), "data": as_json_data(ours.fields["task"] or {})}
-    line = {**EPISODE, "ok": not ours.fields["error"], **kept.get("line", {}), "task": task, "traces": []}
+    line = {
+        "id": ours.fields["id"],
+        **EPISODE,
+        "ok": not ours.fields["error"],
+        **kept.get("line", {}),
+        "task": task,
+        "traces": [],
+    }
     if "traces" not in kept:
-        line["traces"] = [_trace(each, task, place) for place, each in enumerate(ours.trajectories)]
+        line["traces"] = [_trace(each, task) for each in ours.trajectories]
     condition = CONDITIONS.get(TerminationReason(ours.fields["termination_reason"]))
     if condition and line["traces"]:
         line["traces"][-1].setdefault("stop_condition", condition)
     return line
 
 
-def _trace(draft: TrajectoryDraft, task: JsonData, place: int) -> JsonData:
+def _trace(draft: TrajectoryDraft, task: JsonData) -> JsonData:
     fields, kept = draft.fields, draft.fields["info"].get(THEIRS)
     kept = as_json_data(kept) if isinstance(kept, dict) else {}
     after, agent = kept.pop("after", []), kept.pop("agent", {"config": {}})
@@ -381,11 +421,11 @@ def _trace(draft: TrajectoryDraft, task: JsonData, place: int) -> JsonData:
     numbers = [nodes.add_call(step) for step in draft.steps]
     for message in after:
         nodes.add_message(message)
-    trace = {**TRACE, "id": str(place), "task": as_json_data(task), **kept, "nodes": nodes.in_order()}
+    trace = {**TRACE, "id": fields["own_uid"], "task": as_json_data(task), **kept, "nodes": nodes.in_order()}
     trace["agent"] = {**agent, "name": fields["name"]}
     trace.setdefault("calls", _calls([*zip(numbers, draft.steps, strict=True)]))
     values = _values(trace)
-    if fields["reward"] is not None and (not values or fields["reward"] != sum(values.values())):
+    if fields["reward"] is not None and (not values or not is_equal(fields["reward"], float(sum(values.values())))):
         # A reward that was changed replaces theirs.
         trace["rewards"] = _rewards(fields["reward"])
     calls, rest = _steps(trace["nodes"], trace["calls"], {}, None)
