@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from expecting import expect_error
 from recorded_episodes import episodes_of, record_rollouts
 
+from rllm_core.data.types import TerminationReason
 from rllm_core.notices import forget_warnings
 from rllm_record.interchange import atif, verifiers_traces
-from rllm_record.interchange.formats import read_file
+from rllm_record.interchange.formats import FIRST_BYTES, FormatError, read_file
 from rllm_record.steps import RecordedEpisode
 
 
@@ -105,3 +107,82 @@ def test_exported_traces_have_own_ids() -> None:
     read = verifiers_traces.read_lines(lines)
     assert [each.trajectory.uid for episode in read for each in episode.trajectories] == ids
     assert len({*ids}) == 2
+
+
+def write_json(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_continued_trials_are_one_episode(tmp_path: Path) -> None:
+    write_json(tmp_path / "agent/trajectory.json", document("1+1", "2") | {"continued_trajectory_ref": "x"})
+    for number in (10, 2):
+        more = document("summary", "copied", f"answer {number}") | {"notes": f"part {number}"}
+        more["steps"][1]["is_copied_context"] = True
+        write_json(tmp_path / f"agent/trajectory.cont-{number}.json", more)
+    (episode,) = read_file(tmp_path)
+    trajectory = episode.trajectories[0].trajectory
+    assert [step.text for step in trajectory.steps] == ["2", "answer 2", "answer 10"]
+    assert [message["content"] for message in trajectory.steps[1].messages] == ["summary"]
+    kept = trajectory.info["atif"]["extra"]["continuations"]
+    assert [(each["notes"], each["copied_steps"][0]["message"]) for each in kept] == [
+        ("part 2", "copied"),
+        ("part 10", "copied"),
+    ]
+
+
+def test_missing_continuations_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read_file(write_json(tmp_path / "one.json", document("1+1", "2") | {"continued_trajectory_ref": "two.json"}))
+    assert "two.json, is not read" in capsys.readouterr().err
+
+
+def test_failed_trials_have_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {"exception_type": "AgentTimeoutError", "exception_message": "after 60 s"}
+    for name in ("a", "b", "c"):
+        write_json(tmp_path / name / "result.json", {"task_name": "sum", "exception_info": failure})
+    write_json(tmp_path / "a/agent/trajectory.json", document("1+1", "2"))
+    (episode,) = read_file(tmp_path)
+    assert (episode.episode.error, episode.episode.termination_reason) == (
+        "AgentTimeoutError: after 60 s",
+        TerminationReason.ERROR,
+    )
+    assert "2 trials without agent/trajectory.json were skipped, for example b." in capsys.readouterr().err
+
+
+def inspect_log(path: Path, **sample: Any) -> Path:
+    """Write a log of inspect-ai with a sample."""
+    messages = [
+        {"role": "user", "content": "attachment://a1"},
+        {"role": "assistant", "content": [{"type": "text", "text": "attachment://b2"}]},
+        {"role": "tool", "content": "after"},
+    ]
+    made = {"id": 1, "messages": messages, "attachments": {"a1": "long question", "b2": "long answer"}, **sample}
+    return write_json(path / "log.json", {"eval": {"task": "sum"}, "plan": {}, "samples": [made]})
+
+
+def test_attachments_of_inspect_are_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (episode,) = read_file(inspect_log(tmp_path))
+    trajectory = episode.trajectories[0].trajectory
+    assert ([*trajectory.steps[0].messages], trajectory.steps[0].text) == (
+        [{"role": "user", "content": "long question"}],
+        "long answer",
+    )
+    assert trajectory.info["inspect"]["after"] == [{"role": "tool", "content": "after"}]
+    read_file(inspect_log(tmp_path, attachments={}))
+    assert "Sample 1 has no attachment 'b2'" in capsys.readouterr().err
+
+
+def test_nan_scores_of_inspect_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"a": {"value": float("nan")}, "b": {"value": 0.5}, "c": {"value": {"x": 1}}}
+    (episode,) = read_file(inspect_log(tmp_path, scores=scores))
+    assert episode.trajectories[0].reward_given == 0.5
+    assert str(episode.trajectories[0].trajectory.info["reward_components"]) == "{'a': nan, 'b': 0.5}"
+    assert "1 samples have scores that are NaN" in capsys.readouterr().err
+
+
+def test_large_json_files_are_errors(tmp_path: Path) -> None:
+    with (tmp_path / "log.json").open("wb") as file:
+        file.truncate(FIRST_BYTES + 1)
+    with expect_error(FormatError, "file-too-large", ".jsonl"):
+        read_file(tmp_path / "log.json")

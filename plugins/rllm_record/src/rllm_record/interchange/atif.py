@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rllm_core.data.types import TerminationReason
+from rllm_core.notices import say
 from rllm_record.interchange.drafts import (
     OURS,
     RESPONSE,
@@ -66,12 +68,45 @@ def is_atif(path: Path) -> bool:
 def read(path: Path) -> list[RecordedEpisode]:
     """Return the episodes of a ``.json`` or ``.jsonl`` file, or of a trial or a job of Harbor, one for each document.
 
-    In a directory, rewards and the task's name are in the trial's ``result.json``.
+    In a directory, rewards, errors and the task's name are in the trial's ``result.json``. A line prints the number of
+    trials without a document, which are skipped.
     """
     seen: Counter[str] = Counter()
-    return [
-        make_episode(_draft(document, seen, _trial(file))) for file in _files(path) for document in read_objects(file)
+    found = [
+        make_episode(_draft(_continue(document, file), seen, _trial(file)))
+        for file in _files(path)
+        for document in read_objects(file)
     ]
+    trials = {each.parent for name in ("result.json", "config.json") for each in path.glob(f"*/{name}")}
+    skipped = sorted(trial.name for trial in trials if not (trial / TRAJECTORY).is_file())
+    if skipped:
+        say(f"{path}: {len(skipped)} trials without {TRAJECTORY} were skipped, for example {skipped[0]}.")
+    return found
+
+
+def _continue(document: JsonData, file: Path) -> JsonData:
+    """Add the steps of the files ``trajectory.cont-N.json`` next to a ``trajectory.json``, without copied context.
+
+    Raises:
+        ValueError: a file's N is no number.
+    """
+    files = [*file.parent.glob("trajectory.cont-*.json")] if file.name == "trajectory.json" else []
+    reference = document.get("continued_trajectory_ref")
+    if files:
+        document.pop("continued_trajectory_ref", None)
+    elif reference:
+        say(f"{file}: the file of later steps, {reference}, is not read. Put it next to a trajectory.json.")
+    for each in sorted(files, key=lambda found: int(found.stem.rpartition("-")[2])):
+        (more,) = read_objects(each)
+        steps = more.pop("steps")
+        document["steps"] = [*document["steps"], *(step for step in steps if not step.get("is_copied_context"))]
+        if copied := [step for step in steps if step.get("is_copied_context")]:
+            more["copied_steps"] = copied
+        if inner := more.pop("subagent_trajectories", None):
+            document["subagent_trajectories"] = [*(document.get("subagent_trajectories") or ()), *inner]
+        extra = document.get("extra") or {}
+        document["extra"] = {**extra, "continuations": [*extra.get("continuations", ()), more]}
+    return document
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -137,6 +172,9 @@ def _draft(document: JsonData, seen: Counter[str], trial: JsonData) -> EpisodeDr
     if rewards := (trial.get("verifier_result") or {}).get("rewards"):
         _set_reward(trajectories[0].fields, rewards)
         fields = {"is_correct": trajectories[0].fields["reward"] > 0} | fields
+    if failure := trial.get("exception_info"):
+        error = f"{failure.get('exception_type')}: {failure.get('exception_message')}"
+        fields = {"error": error, "termination_reason": TerminationReason.ERROR.value} | fields
     if not name:
         first = first_messages(trajectories)
         name = digest_of(first) if first else f"trajectory-{seen.total()}"

@@ -78,6 +78,12 @@ def read_file(path: Path) -> list[RecordedEpisode]:
         FormatError: no format recognizes it, or it cannot be read.
     """
     found = format_of(path)
+    if found is None and path.suffix == ".json" and path.is_file() and path.stat().st_size > FIRST_BYTES:
+        raise FormatError(
+            "file-too-large",
+            f"{path} has {path.stat().st_size / 2**20:.0f} MiB. A .json file may have {FIRST_BYTES // 2**20} MiB.",
+            "Split its episodes into several files, or write them to a .jsonl file, one per line.",
+        )
     if found is None:
         titles = ", ".join(f"{each.title} ({each.name})" for each in episode_formats().values())
         raise FormatError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from rllm_core.data.types import TerminationReason
+from rllm_core.notices import say, warn_once
 from rllm_record.interchange.drafts import (
     RESPONSE,
     EpisodeDraft,
@@ -23,6 +25,7 @@ from rllm_record.steps.rows import RecordedEpisode
 
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Scores for correct, partly correct, incorrect and no answer."""
+ATTACHMENT = "attachment://"
 SHOWN = ("messages", "events", "events_data", "attachments", "scores", "id", "error")
 
 
@@ -33,23 +36,56 @@ def is_inspect(path: Path) -> bool:
 
 
 def read(path: Path) -> list[RecordedEpisode]:
-    """Return an episode for each sample and epoch. The reward is the mean of its scores that are numbers or grades."""
+    """Return an episode for each sample and epoch. The reward is the mean of its scores that are numbers or grades.
+
+    Scores that are NaN are not part of the mean, and a line prints the number of samples that have them. Scores with
+    several values, in a list or an object, are only in ``info``.
+    """
     (log,) = read_objects(path)
     seen: Counter[str] = Counter()
     made = []
-    for sample in log["samples"]:
+    for sample in map(_resolve_sample, log["samples"]):
         name = f"{log['eval']['task']}/{sample['id']}"
         made.append(make_episode(complete_draft(_draft(sample), name, seen[name])))
         seen[name] += 1
+    if unknown := sum(any(map(isnan, _values(sample).values())) for sample in log["samples"]):
+        say(f"{path}: {unknown} samples have scores that are NaN. Their rewards are the means of the other scores.")
     return made
 
 
-def _draft(sample: JsonData) -> EpisodeDraft:
+def _resolve_sample(sample: JsonData) -> JsonData:
+    """Return a sample whose references to attachments are replaced by their text. Missing ones are printed."""
+    attachments = sample.get("attachments") or {}
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: resolve(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [resolve(each) for each in value]
+        if not isinstance(value, str) or not value.startswith(ATTACHMENT):
+            return value
+        if (key := value.removeprefix(ATTACHMENT)) not in attachments:
+            warn_once(f"Sample {sample['id']!r} has no attachment {key!r}, so its messages contain the reference.")
+        return attachments.get(key, value)
+
+    unused = ("events", "events_data", "attachments")
+    return {key: resolve(value) for key, value in sample.items() if key not in unused}
+
+
+def _values(sample: JsonData) -> dict[str, float]:
+    """Return the scores of a sample that are numbers or grades, by name."""
     scores = {name: _number(score.get("value")) for name, score in (sample.get("scores") or {}).items()}
-    values = {name: value for name, value in scores.items() if value is not None}
-    reward = sum(values.values()) / len(values) if values else None
+    return {name: value for name, value in scores.items() if value is not None}
+
+
+def _draft(sample: JsonData) -> EpisodeDraft:
+    values = _values(sample)
+    known = [value for value in values.values() if not isnan(value)]
+    reward = sum(known) / len(known) if known else None
+    calls, after = _calls(sample)
     info: JsonData = {"inspect": {key: value for key, value in sample.items() if key not in SHOWN}}
     info["inspect"]["scores"] = sample.get("scores")
+    info["inspect"] |= {"after": after} if after else {}
     info |= {"reward_components": values} if len(values) > 1 else {}
     error = (sample.get("error") or {}).get("message", "")
     fields = {
@@ -58,7 +94,7 @@ def _draft(sample: JsonData) -> EpisodeDraft:
         "termination_reason": (TerminationReason.ERROR if error else TerminationReason.ENV_DONE).value,
         "task": {"input": sample.get("input"), "target": sample.get("target")},
     }
-    return EpisodeDraft(fields, [TrajectoryDraft({"name": "agent", "reward": reward, "info": info}, _calls(sample))])
+    return EpisodeDraft(fields, [TrajectoryDraft({"name": "agent", "reward": reward, "info": info}, calls)])
 
 
 def _number(value: Any) -> float | None:
@@ -68,7 +104,8 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, bool | int | float) else None
 
 
-def _calls(sample: JsonData) -> list[StepDraft]:
+def _calls(sample: JsonData) -> tuple[list[StepDraft], list[JsonData]]:
+    """Return the model calls, and the messages after the last of them."""
     calls: list[StepDraft] = []
     messages: list[JsonData] = []
     for message in sample["messages"]:
@@ -80,7 +117,7 @@ def _calls(sample: JsonData) -> list[StepDraft]:
             messages = []
         else:
             messages.append(found)
-    return calls
+    return calls, messages
 
 
 def _message(message: JsonData) -> JsonData:
