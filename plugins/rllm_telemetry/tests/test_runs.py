@@ -10,6 +10,7 @@ from typing import Any
 
 import opentelemetry.semconv._incubating.attributes.gen_ai_attributes as gen_ai
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 from safetensors.numpy import load_file
 
 from rllm.cli.main import main
@@ -145,3 +146,8 @@ def weights(run: Path) -> dict[str, Any]:
     """Return the tensors of the last checkpoint."""
     files = sorted((run / "checkpoints" / "latest").resolve().rglob("*.safetensors"))
     return {f"{file.name}/{name}": array for file in files for name, array in load_file(file).items()}
+
+
+@pytest.mark.parametrize("name", ["val/guess/pass@1", "95th_length", "_hidden", "βloss", "x" * 300])
+def test_library_accepts_each_metric(name: str) -> None:
+    MeterProvider().get_meter("test").create_gauge(instrument_name(name))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 
 from rllm_core.contracts.backend import Backend, BackendWrapper, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
@@ -91,7 +92,8 @@ class _TracedBackend(BackendWrapper):
 
     async def save(self, directory: Path) -> None:
         """Save a checkpoint in a span."""
-        with self._span("checkpoint"):
+        # A separate trace, because the span of a skipped validation may be the current span.
+        with self._span("checkpoint", parent=Context()):
             await self.inner.save(directory)
 
     async def load(self, directory: Path) -> None:
@@ -101,15 +103,22 @@ class _TracedBackend(BackendWrapper):
 
     async def close(self) -> None:
         """End the observer, and close the backend."""
-        self._observer.close()
-        await self.inner.close()
+        try:
+            self._observer.close()
+        finally:
+            await self.inner.close()
 
     @contextmanager
-    def _span(self, name: str, attributes: dict[str, int] | None = None) -> Iterator[None]:
-        span = self._spans.tracer.start_span(name, attributes=attributes)
+    def _span(
+        self, name: str, attributes: dict[str, int] | None = None, parent: Context | None = None
+    ) -> Iterator[None]:
+        span = self._spans.tracer.start_span(name, parent, attributes=attributes)
         try:
-            with trace.use_span(span):
+            with trace.use_span(span, record_exception=False):
                 yield
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            raise
         finally:
             self._spans.end(span)
 

@@ -137,5 +137,9 @@ def run_resource(run: TrackedRun) -> Resource:
 
 
 def instrument_name(name: str) -> str:
-    """Return a valid name of an instrument, for example ``val/guess/pass_at_1`` for ``val/guess/pass@1``."""
-    return re.sub(r"[^-_./a-zA-Z0-9]", "_", name.replace("@", "_at_"))[:255]
+    """Return a valid name of an instrument, for example ``val/guess/pass_at_1`` for ``val/guess/pass@1``.
+
+    Names begin with an ASCII letter, so other names get the prefix ``m_``.
+    """
+    valid = re.sub(r"[^-_./a-zA-Z0-9]", "_", name.replace("@", "_at_"))
+    return (valid if re.match("[a-zA-Z]", valid) else f"m_{valid}")[:255]
