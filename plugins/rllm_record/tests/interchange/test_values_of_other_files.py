@@ -184,5 +184,5 @@ def test_nan_scores_of_inspect_are_printed(tmp_path: Path, capsys: pytest.Captur
 def test_large_json_files_are_errors(tmp_path: Path) -> None:
     with (tmp_path / "log.json").open("wb") as file:
         file.truncate(FIRST_BYTES + 1)
-    with expect_error(FormatError, "file-too-large", ".jsonl"):
+    with expect_error(FormatError, "wrong-file-type", ".jsonl"):
         read_file(tmp_path / "log.json")

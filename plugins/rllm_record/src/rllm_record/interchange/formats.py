@@ -80,7 +80,7 @@ def read_file(path: Path) -> list[RecordedEpisode]:
     found = format_of(path)
     if found is None and path.suffix == ".json" and path.is_file() and path.stat().st_size > FIRST_BYTES:
         raise FormatError(
-            "file-too-large",
+            "wrong-file-type",
             f"{path} has {path.stat().st_size / 2**20:.0f} MiB. A .json file may have {FIRST_BYTES // 2**20} MiB.",
             "Split its episodes into several files, or write them to a .jsonl file, one per line.",
         )
