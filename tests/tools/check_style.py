@@ -29,7 +29,7 @@ LIMITS = {
     ("W", "docstrings"): 718,
     ("W", "comments"): 89,
     ("D", "docstrings"): 168,
-    ("N", "names"): 71,
+    ("N", "names"): 70,
     ("N", "test names"): 195,
     ("T", "test names"): 8,
 }

@@ -66,7 +66,7 @@ class PluginContract(Generic[RecordT]):
 
     def record(self) -> RecordT:
         """The tested plugin spec: the installed one with that `name`. Override it for one that is not installed."""
-        record: RecordT = self._find_registered().plugin
+        record: RecordT = self._find_in_registry().plugin
         return record
 
     @cached_property
@@ -160,7 +160,7 @@ class PluginContract(Generic[RecordT]):
     def test_listing_imports_no_heavy_packages(self) -> None:
         if type(self).record is not PluginContract.record:
             pytest.skip("this plugin spec is not installed")
-        if heavy := list_heavy_imports(self._find_registered().distribution):
+        if heavy := list_heavy_imports(self._find_in_registry().distribution):
             raise self.failure(
                 f"comes with a package that imports {', '.join(heavy)} whenever plugins are listed",
                 "Move these imports into the plugin spec's `load` function, or into the module that `load` imports.",
@@ -210,7 +210,7 @@ class PluginContract(Generic[RecordT]):
         if again != params:
             raise self.failure("has options that differ once unpickled", "Store only pydantic fields in its params.")
 
-    def _find_registered(self) -> Registered[Any]:
+    def _find_in_registry(self) -> Registered[Any]:
         if not self.name:
             raise AssertionError(f"{type(self).__name__} names no plugin. Set its class attribute `name`.")
         registry = _load_registry()

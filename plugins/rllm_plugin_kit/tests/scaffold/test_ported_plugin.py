@@ -388,8 +388,7 @@ def test_functions_for_trl_and_openrlhf_pass_their_tests() -> None:
 def test_losses_of_trl_pass_their_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own, because TRL is in a directory without its requirements, which must not stay on the path."""
     conformance = str(Path(sys.prefix) / "conformance")
-    if not Path(conformance, "trl").is_dir():
-        pytest.skip("make install has not put TRL into the environment")
+    assert Path(conformance, "trl").is_dir(), "TRL is missing: make install"
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trainers = {"my-grpo": "trl:GRPOTrainer", "my-gmpo": "trl:experimental.gmpo.gmpo_trainer.GMPOTrainer"}
     environ = os.environ | {"PYTHONPATH": conformance}
