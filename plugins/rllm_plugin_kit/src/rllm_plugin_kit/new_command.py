@@ -95,12 +95,11 @@ def _port(names: Names, kind: str, chosen: str, source: str) -> Port:
         )
     bound = port = bind_arguments(find_source(source), kind)
     probed = replace(names, module="_rllm_ported")
-    port = measure(port, render(probed, kind, chosen, port), probed.module)
-    if port.is_bounded:
-        port = measure(port, render(probed, kind, chosen, port), probed.module)
-    for note in dict.fromkeys((*bound.notes, *port.notes)):
+    while (measured := measure(port, render(probed, kind, chosen, port), probed.module)).bound != port.bound:
+        port = measured
+    for note in dict.fromkeys((*bound.notes, *measured.notes)):
         click.echo(f"warning: {note}", err=True)
-    return port
+    return measured
 
 
 def _chosen_as(names: Names, kind: str) -> str:

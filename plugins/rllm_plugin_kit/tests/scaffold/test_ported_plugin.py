@@ -147,6 +147,18 @@ class ScaledConfig:
     beta: float = 0.05
     top_entropy_quantile: float = 1.0
     off_policy_mask_threshold: float | None = None
+    temperature: float = 1.0
+    weight_decay: float = 0.0
+    loss_type: str = "dapo"
+
+
+class PairTrainer:
+    def _compute_loss(self, model, inputs, return_outputs):
+        return 0.0
+
+
+def sequence_loss(old_log_prob, log_prob, advantages, response_mask):
+    return -(log_prob - old_log_prob).sum().exp() * advantages
 
 
 class ScaledTrainer(MyTrainer):
@@ -247,14 +259,17 @@ def test_ratio_and_gradient_of_a_loss_are_measured(function: str, has_ratio: boo
     [
         ("scales", 2.0, "no field 'scales'.*Did you mean 'scale'"),
         ("beta", 0.1, "no effect.*rllm.algorithm.kl_beta"),
-        ("top_entropy_quantile", 0.2, "no effect.*no option"),
+        ("top_entropy_quantile", 0.2, "no effect.*Remove it"),
         ("off_policy_mask_threshold", 0.5, "no effect.*rollout_correction.reject.*opsm"),
+        ("temperature", 0.5, "no effect.*sampling.train.temperature"),
+        ("weight_decay", 0.5, "no effect.*docs/how-to/from-trl.md"),
+        ("loss_type", "grpo", "no effect.*loss_agg_mode=seq-mean-token-mean"),
     ],
 )
-def test_fields_of_a_trainer_have_an_effect(field: str, value: float, words: str, trainer: ModuleType) -> None:
+def test_fields_of_a_trainer_have_an_effect(field: str, value: object, words: str, trainer: ModuleType) -> None:
     rows = torch.ones(2, 3, requires_grad=True)
 
-    assert trainer.compute_loss({"scale": 2.0, "beta": 0.0}, rows, rows, rows, rows).item() == -2.0
+    assert trainer.compute_loss({"scale": 2.0, "beta": 0.0, "temperature": 1.0}, rows, rows, rows, rows).item() == -2.0
     with pytest.raises(ConfigError, match=f"(?s){words}"):
         trainer.compute_loss({field: value}, rows, rows, rows, rows)
 
@@ -343,9 +358,22 @@ def test_class_of_torch_gets_constructor_options() -> None:
     assert "    ceiling: float | None = Field(default=None, " in files["options.py"]
     assert "token_level_loss" not in files["options.py"]
     assert "        original = ClippedLoss(\n            clip=params.clip,\n" in files["loss.py"]
-    # This class overflows for large ratios, so the package bounds them.
-    assert "MAX_LOG_RATIO" in files["loss.py"]
-    assert "MAX_LOG_RATIO" not in port("my-mean", "rank.py:mean_loss", "loss")["loss.py"]
+
+
+@pytest.mark.parametrize(
+    ("source", "bound"),
+    [("mean_loss", None), ("ClippedLoss", "clamp(-MAX_LOG_RATIO"), ("sequence_loss", ".sum().abs() / MAX_LOG_RATIO")],
+)
+def test_loss_that_overflows_has_bounded_ratios(source: str, bound: str | None, capfd: Any) -> None:
+    written = port("my-port", f"rank.py:{source}", "loss")["loss.py"]
+
+    assert capfd.readouterr().err == ""  # The probe has called it with large ratios.
+    assert bound in written if bound else "MAX_LOG_RATIO" not in written
+
+
+def test_trainer_of_pairs_is_not_ported(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new", "my-port", "--kind", "loss", "--from", "rank.py:PairTrainer"]) == 2
+    check_printed(capfd.readouterr().err, "argument-not-available", "`return_outputs`", "trl:RLOOTrainer")
 
 
 def test_method_without_self_becomes_an_estimator() -> None:
@@ -390,11 +418,13 @@ def test_losses_of_trl_pass_their_tests(monkeypatch: pytest.MonkeyPatch) -> None
     conformance = str(Path(sys.prefix) / "conformance")
     assert Path(conformance, "trl").is_dir(), "TRL is missing: make install"
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    trainers = {"my-grpo": "trl:GRPOTrainer", "my-gmpo": "trl:experimental.gmpo.gmpo_trainer.GMPOTrainer"}
+    gmpo = "trl:experimental.gmpo.gmpo_trainer.GMPOTrainer"
+    trainers = {"my-grpo": "trl:GRPOTrainer", "my-rloo": "trl:RLOOTrainer", "my-gmpo": gmpo}
     environ = os.environ | {"PYTHONPATH": conformance}
     for name, source in trainers.items():
         command = (sys.executable, "-m", "rllm", "plugins", "new", name, "--kind", "loss", "--from", source)
-        subprocess.run(command, check=True, env=environ, timeout=400)
+        finished = subprocess.run(command, check=True, env=environ, capture_output=True, text=True, timeout=400)
+        assert "warning" not in finished.stderr
 
     assert "failed" not in run_tests(*trainers, path=conformance)
     check_style()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import Literal
 
 from rllm_core.errors import PluginError
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES, Template
@@ -92,6 +93,8 @@ AGGREGATION = frozenset({"loss_agg_mode", "token_level_loss"})
 """Arguments that let a test choose the mean over rows of the means of their tokens."""
 OPTIONS = (bool, int, float, str)
 """Types of defaults. Values of their subclasses, such as enums, have no literal."""
+Bound = Literal["none", "token", "row"]
+"""Each token's log-ratio, or the sum of a row's log-ratios."""
 LINE = 120
 """Maximum length of a line."""
 
@@ -128,8 +131,8 @@ class Port:
     """Arguments of the constructor, if it is a class of torch."""
     is_grouped: bool = False
     """True for a function that is called with one group at a time, as TRL's code."""
-    is_bounded: bool = False
-    """True if the log-ratios of a loss are bounded, because the function is not finite for large ones."""
+    bound: Bound = "none"
+    """Log-ratios of a loss that the package bounds, because the function is not finite for large ones."""
     scope: str = "group"
     """The scope of an estimator's advantages."""
     centres: bool = True
@@ -187,8 +190,8 @@ class Port:
             "call": self._call(loaded),
             "prepare": self._prepare(loaded, "params.{name}", lambda column: column.value, indent - 4),
             "prepare_test": self._prepare(loaded, None, lambda column: column.value_in_test, 4),
-            "bound_import": "from rllm_core.updates.losses import MAX_LOG_RATIO\n" if self.is_bounded else "",
-            "bound": _BOUND if self.is_bounded else "",
+            "bound_import": "from rllm_core.updates.losses import MAX_LOG_RATIO\n" if self.bound != "none" else "",
+            "bound": _BOUNDS[self.bound],
             "original_imports": ", ".join(sorted([loaded, *config])),
             "torch_import": "import torch\n" if greedy else "",
             "arguments": self._arguments(
@@ -389,6 +392,14 @@ def _bind_trainer(source: Source, kind: str) -> Port:
             "Port its loss with --kind loss. For the advantages, copy the lines into a function of `rewards` and "
             "`num_generations`, and port it: --from my_file.py:my_function.",
         )
+    # It is called with the trainer, its model and a batch.
+    for name, parameter in list(inspect.signature(source.function).parameters.items())[3:]:
+        if parameter.default is parameter.empty:
+            raise PluginError(
+                "argument-not-available",
+                f"{source.full_name} has the argument `{name}`, which no trainer that learns from rollouts has.",
+                f"{list_portable('trl')}`rllm prefer` and `rllm sft` learn from data.",
+            )
     return Port(kind=kind, source=source, arguments=(), options=(), has_config=True)
 
 
@@ -415,10 +426,22 @@ _THEIRS = "theirs = compute_original(old, new, advantages, mask)"
 _THEIRS_BY_ROW = """\
 rows = zip(*(each.split(1) for each in (old, new, advantages, mask)), strict=True)
         theirs = torch.stack([compute_original(*row) for row in rows]).mean()"""
-_BOUND = """\
-    log_ratios = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    inputs = replace(inputs, logprobs=inputs.old_logprobs + log_ratios)  # The original overflows beyond.
-"""
+_BOUNDS: Mapping[Bound, str] = MappingProxyType(
+    {
+        "none": "",
+        "token": """\
+        log_ratios = (row.logprobs - row.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        row = replace(row, logprobs=row.old_logprobs + log_ratios)  # The original overflows beyond.
+""",
+        "row": """\
+        log_ratios = row.logprobs - row.old_logprobs
+        excess = log_ratios.detach().sum().abs() / MAX_LOG_RATIO
+        # The original overflows beyond. As after `clamp`, the gradient is 0 there.
+        log_ratios = torch.where(excess > 1, log_ratios.detach() / excess, log_ratios)
+        row = replace(row, logprobs=row.old_logprobs + log_ratios)
+""",
+    }
+)
 _INDEX = "        index = np.array([group.group_id for group in groups for _ in group.trajectories], object)\n"
 _GREEDY_TASKS = """\
         for trajectory in (each for group in groups for each in group.trajectories):

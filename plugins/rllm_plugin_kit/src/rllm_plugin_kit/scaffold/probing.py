@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin, Scope
@@ -18,8 +18,9 @@ from rllm_core.errors import LossError, PluginError
 from rllm_plugin_kit.estimator import EstimatorContract
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.scaffold.package import write
-from rllm_plugin_kit.scaffold.porting import Port
+from rllm_plugin_kit.scaffold.porting import Bound, Port
 
+_NEXT_BOUND: Mapping[Bound, Bound] = MappingProxyType({"none": "token", "token": "row", "row": "row"})
 SCOPES: tuple[Scope, ...] = ("trajectory", "group", "role")
 
 
@@ -63,8 +64,8 @@ def _measure_loss(port: Port, plugin: LossPlugin[Any]) -> Port:
         port,
         is_exact=is_exact,
         has_ratio=has_ratio(plugin.load(), plugin.params()),
-        is_bounded=port.is_bounded or overflows is not None,
-        notes=(overflows,) if overflows and port.is_bounded else (),
+        bound=_NEXT_BOUND[port.bound] if overflows else port.bound,
+        notes=(overflows,) if overflows and port.bound == "row" else (),
     )
 
 

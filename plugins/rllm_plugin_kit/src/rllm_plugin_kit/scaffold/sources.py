@@ -29,7 +29,7 @@ PORTABLE = {
         "openrlhf:PolicyLoss (--kind loss)",
         "openrlhf:RemoteExperienceMaker.get_cumulative_returns or .get_advantages_and_returns",
     ),
-    "trl": ("trl:GRPOTrainer (--kind loss)", "your own function of `rewards` and `num_generations`"),
+    "trl": ("trl:GRPOTrainer or trl:RLOOTrainer (--kind loss)", "your own function of `rewards` and `num_generations`"),
 }
 """Package -> the functions that `--from` can port, for errors."""
 Form = Literal["function", "method", "module", "trainer"]
