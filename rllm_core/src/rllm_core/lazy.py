@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -17,6 +20,33 @@ def load_from(module: str, name: str) -> Callable[[], Any]:
 def call_lazily(module: str, name: str) -> Callable[..., Any]:
     """Return a function that imports `module` and calls its function `name`. Use it for the checks of a plugin."""
     return lambda *arguments: getattr(import_module(module), name)(*arguments)
+
+
+def import_single_module(module: str) -> ModuleType:
+    """Import a module. If its packages cannot be imported, import it without their ``__init__``.
+
+    So a function of a library can be used without requirements that other modules of the library have.
+
+    Raises:
+        ImportError: the module does not exist, or it needs a module that cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        from importlib.util import find_spec, module_from_spec
+
+        added = []
+        try:
+            for package in accumulate(module.split(".")[:-1], "{}.{}".format):
+                if package not in sys.modules:
+                    if (spec := find_spec(package)) is None:
+                        raise
+                    sys.modules[package] = module_from_spec(spec)
+                    added.append(package)
+            return import_module(module)
+        finally:
+            for package in added:
+                del sys.modules[package]
 
 
 def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

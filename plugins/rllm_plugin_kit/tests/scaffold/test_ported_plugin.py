@@ -286,6 +286,26 @@ def test_defaults_are_those_of_the_function(capfd: pytest.CaptureFixture[str]) -
     assert configs
 
 
+def test_module_is_ported_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """OpenRLHF's package needs flash-attn, and the module of its losses does not."""
+    for file, text in {
+        "gpu_library/__init__.py": "",
+        "gpu_library/models/__init__.py": "import no_such_kernels",
+        "gpu_library/models/sums.py": "def total(values): return values.sum()",
+        "gpu_library/models/losses.py": "from .sums import total\n" + RANK,
+        "gpu_library/models/kernels.py": "import no_such_compiler",
+    }.items():
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    port("my-mean", "gpu_library:models.losses.mean_loss", "loss")
+    assert capfd.readouterr().err == ""  # The probe has called it.
+    assert "gpu_library.models" not in sys.modules
+    assert main(["plugins", "new", "my-port", "--from", "gpu_library:models.kernels.f"]) == 2
+    check_printed(capfd.readouterr().err, "source-not-importable", "No module named 'no_such_compiler'")
+
+
 def test_config_that_stays_none_is_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     port("my-rank", "rank.py:compute_rank_advantage")
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rllm_core.errors import PluginError
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES, Template
-from rllm_plugin_kit.scaffold.sources import Source, list_portable
+from rllm_plugin_kit.scaffold.sources import Source, install_command, list_portable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +215,7 @@ class Port:
             "only_find_spec": "" if self.source.file else "from importlib.util import find_spec\n\n",
             "pytest": "" if self.source.file else "import pytest\n",
             "package": self.source.package,
+            "install": install_command(self.source.package),
             "source_module": self.source.module,
             "config_function": CONFIG_FUNCTIONS[self.kind] if config else "",
             "loss_method": self.source.name,
@@ -288,10 +289,8 @@ class Port:
         if self.source.file is not None:
             return ""
         package = self.source.package
-        return (
-            f'pytestmark = pytest.mark.skipif(find_spec("{package}") is None, '
-            f'reason="{package} is not installed: pip install {package}")\n\n'
-        )
+        condition = f'find_spec("{package}") is None, reason="{package} is not installed"'
+        return f"pytestmark = pytest.mark.skipif({condition})\n\n"
 
 
 def bind_arguments(source: Source, kind: str) -> Port:

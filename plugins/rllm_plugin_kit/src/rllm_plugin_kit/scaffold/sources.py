@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -17,6 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any, Literal
 
 from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.lazy import import_single_module
 
 HOMES = {
     "verl": ("verl.trainer.ppo.core_algos",),
@@ -24,6 +24,8 @@ HOMES = {
     "trl": ("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"),
 }
 """Package -> the modules to search if `--from` has only the name of a function or a class."""
+INSTALL = {"openrlhf": "pip install deepspeed && pip install --no-deps openrlhf"}
+"""Package -> the command that installs what its losses need, if `pip install PACKAGE` needs a GPU."""
 PORTABLE = {
     "openrlhf": (
         "openrlhf:PolicyLoss (--kind loss)",
@@ -83,6 +85,11 @@ class Source:
             return self.package
 
 
+def install_command(package: str) -> str:
+    """Return the command that installs a package."""
+    return INSTALL.get(package, f"pip install {package}")
+
+
 def find_source(text: str) -> Source:
     """Return the function that a value of `--from` names.
 
@@ -107,11 +114,13 @@ def find_source(text: str) -> Source:
     start = next((index for index, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
     inner, path = ".".join(parts[:start]), parts[start:]
     modules = (f"{place}.{inner}",) if inner else HOMES.get(place, (place,))
-    hint = f"Install it: pip install {place}. For your own function write its file: --from my_file.py:{'.'.join(path)}."
-    loaded = {module: _import(partial(importlib.import_module, module), module, hint) for module in modules[:1]}
-    for module in modules[1:]:
+    hint = (
+        f"Install it: {install_command(place)}. To port your own function, write its file: --from FILE.py:{path[-1]}."
+    )
+    loaded: dict[str, Any] = {}
+    for module in modules:
         if not any(hasattr(each, path[0]) for each in loaded.values()):
-            loaded[module] = _import(partial(importlib.import_module, module), module, hint)
+            loaded[module] = _import(partial(import_single_module, module), module, hint)
     module = next((module for module, each in loaded.items() if hasattr(each, path[0])), modules[0])
     return _find_in(loaded[module], path, module, module=module, file=None)
 
