@@ -82,6 +82,19 @@ def test_verl_log_and_rollouts_are_read(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["update_too_large"]["change"].startswith("actor_rollout_ref.actor.optim.lr")
 
 
+def test_log_without_advantages_has_dead_groups(tmp_path: Path) -> None:
+    write_verl(tmp_path)
+    run = read_run(tmp_path / "log.jsonl", tmp_path / "rollouts")
+
+    assert run.series(Column.ZERO_ADVANTAGE).values.tolist() == [1.0] * len(STEPS)
+
+
+def test_length_of_text_replaces_tokens(tmp_path: Path) -> None:
+    write_trl(tmp_path)
+
+    assert read_run(tmp_path).all_rollouts.length.tolist() == [1.0] * 4 * len(STEPS)
+
+
 def test_prime_rl_files_of_both_processes_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(tmp_path / "trainer/metrics.jsonl", [{"step": step, "optim/grad_norm": 1.0} for step in STEPS])
     orchestrator = [
@@ -92,8 +105,9 @@ def test_prime_rl_files_of_both_processes_are_joined(tmp_path: Path, capsys: pyt
     assert list(findings_of(capsys, str(tmp_path))) == ["truncation"]
 
 
-def test_infinite_gradient_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [{"step": step, "data": {"actor/grad_norm": float("nan") if step == 7 else 1.0}} for step in STEPS]
+@pytest.mark.parametrize("logged", [float("nan"), None], ids=["NaN", "null of verl's logger"])
+def test_infinite_gradient_is_found(logged: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"step": step, "data": {"actor/grad_norm": logged if step == 7 else 1.0}} for step in STEPS]
     write_lines(tmp_path / "log.jsonl", lines)
 
     assert findings_of(capsys, str(tmp_path / "log.jsonl"))["not_finite"]["first_step"] == 7

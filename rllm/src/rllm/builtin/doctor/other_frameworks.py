@@ -103,6 +103,7 @@ def _completion(row: Mapping[str, Any]) -> dict[str, Any]:
         "task": task,
         "group": (row["step"], task),
         "reward": reward,
+        "length": float(len(_text(row["completion"]))),
         "text": _text(row["completion"]),
         "components": components,
     }
@@ -121,10 +122,19 @@ def read_verl(path: Path, rollouts: Path | None) -> RunData | None:
     for file in files:
         lines = [line for line in _read_lines(file) if isinstance(line.get("data"), Mapping)]
         if lines:
-            flat = [{**line["data"], "step": line["step"]} for line in lines if isinstance(line.get("step"), int)]
+            flat = [
+                _finite_or_nan(line["data"]) | {"step": line["step"]}
+                for line in lines
+                if isinstance(line.get("step"), int)
+            ]
             found = sorted(rollouts.glob("*.jsonl"), key=_order) if rollouts else []
             return _make_run("verl", path, flat, VERL, _read_generations(found))
     return None
+
+
+def _finite_or_nan(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a step of verl. Its logger writes NaN and infinite values as null."""
+    return {name: np.nan if value is None else value for name, value in data.items()}
 
 
 def _order(file: Path) -> tuple[int, str]:
@@ -140,6 +150,7 @@ def _read_generations(files: Sequence[Path]) -> Rollouts | None:
             "group": (line["step"], str(line.get("input"))),
             "reward": line.get("score"),
             "solved": float(line["acc"]) if isinstance(line.get("acc"), int | float) else None,
+            "length": float(len(str(line.get("output") or ""))),
             "text": line.get("output"),
             "components": {
                 name: float(value)

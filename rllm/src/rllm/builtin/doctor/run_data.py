@@ -86,14 +86,16 @@ class Series:
         return max(0, int(self.steps[0])), int(self.steps[-1])
 
     def compare_ends(self, share: float = 1 / 3) -> Change:
-        """Compare the first share of the points with the last share."""
+        """Compare the first share of the points with the last share. NaN without a point."""
+        if not len(self):
+            return Change(float("nan"), float("nan"), 0.0, 0.0, 0.0)
         before, after = self.part(0, share).values, self.part(1 - share, 1).values
         # Differences of successive values do not contain the trend.
         noise = float(np.std(np.diff(self.values)) / np.sqrt(2)) if len(self) > 2 else 0.0
         error = noise * np.sqrt(1 / len(before) + 1 / len(after))
         difference = float(after.mean() - before.mean())
         z = float(difference / error) if error > 0 else float(np.sign(difference)) * 1e9
-        return Change(float(before.mean()), float(after.mean()), z, float(error))
+        return Change(float(before.mean()), float(after.mean()), z, float(error), noise)
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class Change:
     """The difference in standard errors. Successive steps are correlated, so use a high limit."""
     error: float
     """Standard error of the difference."""
+    noise: float
+    """Standard deviation of one value around the trend."""
 
     LIMIT = 4.0
 
@@ -135,7 +139,7 @@ class Rollouts:
     reward: Floats
     solved: Floats
     length: Floats
-    """Number of sampled tokens. NaN if only the text is recorded."""
+    """Number of sampled tokens, or of characters if only the text is recorded."""
     truncated: Floats
     text: NDArray[np.object_]
     """Sampled text. None if it is not recorded."""
@@ -264,6 +268,7 @@ class RunData:
             Column.SOLVED: rows.solved,
             Column.LENGTH: rows.length,
             Column.TRUNCATED: rows.truncated,
+            Column.ZERO_ADVANTAGE: rows.groups.is_equal[rows.groups.index].astype(float),
         }
         for column, values in computed.items():
             if column not in metrics and np.isfinite(values).any():
