@@ -118,3 +118,15 @@ def test_config_as_json_has_all_values_and_origins(print_json: Any) -> None:
 
     assert {"key": "rllm.rollout.n", "value": 4, "origin": "command line"} in values
     assert {"key": "rllm.backend", "value": "local", "origin": "default"} in values
+
+
+def test_error_as_json_has_its_code_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["train", "gues", "--dry-run"],
+        ["plugins", "list", "estimatr"],
+        ["runs", "list", "--no-such-option"],
+    ):
+        assert main([*words, "--json"]) == 2
+        printed = capsys.readouterr()
+        error = json.loads(printed.out)["error"]
+        assert printed.err.startswith(f"error[{error['code']}]: {error['message']}\nhint: {error['hint']}")

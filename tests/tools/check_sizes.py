@@ -18,8 +18,8 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (11_493, 11),
-    "rllm_core": (6_674, 13),
+    "rllm": (11_522, 11),
+    "rllm_core": (6_677, 13),
     "rllm_tinker": (1_696, 11),
     "rllm_verl": (4_018, 11),
     "plugins/rllm_backend_kit": (1_561, 11),
@@ -40,7 +40,7 @@ LIMITS = {
     "rllm/src/rllm/builtin/budgets": (107, 29),
     "rllm/src/rllm/builtin/code_reward": (611, 10),
     "rllm/src/rllm/builtin/pending_rollouts": (135, 23),
-    "rllm/src/rllm/builtin/plugin_packages": (554, 13),
+    "rllm/src/rllm/builtin/plugin_packages": (596, 13),
     "rllm/src/rllm/builtin/doctor": (1_881, 8),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),

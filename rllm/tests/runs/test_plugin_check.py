@@ -97,13 +97,13 @@ def rename_plugin(site: Path) -> None:
 
 
 CHANGES = [
-    (replace_code, {"changed"}, "its code was "),
-    (upgrade, {"wrong-version"}, "2.0 is installed"),
-    (uninstall, {"missing"}, "it is not installed"),
-    (break_import, {"broken"}, "RuntimeError: half written"),
-    (add_second_package, {"doubled"}, "estimator 'median' is also in rllm-twin/median"),
-    (edit_file, {"modified"}, "1 of its files differ from the installed wheel: rllm_median.py"),
-    (rename_plugin, {"changed", "missing"}, "it has no estimator 'median' now"),
+    (replace_code, {"changed"}, "its code was ", "code of the run, or start a new run"),
+    (upgrade, {"wrong-version"}, "2.0 is installed", "rllm plugins install 'rllm-median==1.0'"),
+    (uninstall, {"missing"}, "it is not installed", "rllm plugins install 'rllm-median==1.0'"),
+    (break_import, {"broken"}, "RuntimeError: half written", "rllm plugins doctor"),
+    (add_second_package, {"doubled"}, "estimator 'median' is also in rllm-twin/median", "Write rllm-median/median"),
+    (edit_file, {"modified"}, "1 of its files differ from the installed wheel: rllm_median.py", "--force-reinstall"),
+    (rename_plugin, {"changed", "missing"}, "it has no estimator 'median' now", "rllm plugins install"),
 ]
 
 
@@ -114,9 +114,9 @@ def _forget(site: Site) -> None:
     forget_warnings()
 
 
-@pytest.mark.parametrize(("change", "problems", "reason"), CHANGES)
-def test_every_change_is_named_with_its_package(
-    site: Site, run: Path, change: Change, problems: set[str], reason: str
+@pytest.mark.parametrize(("change", "problems", "reason", "remedy"), CHANGES)
+def test_every_change_is_named_with_its_remedy(
+    site: Site, run: Path, change: Change, problems: set[str], reason: str, remedy: str
 ) -> None:
     change(site.directory)
     _forget(site)
@@ -126,7 +126,9 @@ def test_every_change_is_named_with_its_package(
 
     assert {each.problem for each in found} == problems
     assert {each.distribution for each in found} == {"rllm-median"}
-    assert reason in "; ".join(each.line() for each in found)
+    printed = "\n".join(each.lines() for each in found)
+    assert reason in printed
+    assert any(remedy in line for line in printed.splitlines() if line.startswith("hint: "))
     assert registry.get("estimator", "steady"), "the other package can be used"
 
 
@@ -174,10 +176,21 @@ def test_verify_compares_all_packages_of_a_run(site: Site, run: Path, capsys) ->
     assert (difference["problem"], difference["distribution"]) == ("missing", "rllm-median")
 
 
-def test_verify_needs_a_run(tmp_path: Path, capsys) -> None:
-    assert main(["plugins", "verify", str(tmp_path)]) == 2
+def test_verify_loads_the_plugins_of_a_run(site: Site, run: Path, capsys) -> None:
+    plugin = MEDIAN.replace("lambda: raw", "lambda: __import__('no_such_module')")
+    _install(site.directory, write_wheel(site.directory.parent, "rllm-median", "1.0", plugin))
+    _forget(site)
 
-    assert f"error[run-not-found]: {tmp_path} " in capsys.readouterr().err
+    assert main(["plugins", "verify", str(run)]) == 1
+    printed = capsys.readouterr().out
+    assert "rllm-median 1.0 (estimator median) broken: ModuleNotFoundError: No module named 'no_such_module'" in printed
+
+
+@pytest.mark.parametrize("directory", [".", "no-such-run"])
+def test_verify_needs_a_run(directory: str, tmp_path: Path, capsys) -> None:
+    assert main(["plugins", "verify", str(tmp_path / directory)]) == 2
+
+    assert f"error[run-not-found]: {tmp_path / directory} " in capsys.readouterr().err
 
 
 def test_run_without_digests_compares_versions(site: Site) -> None:

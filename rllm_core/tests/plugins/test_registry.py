@@ -222,8 +222,12 @@ def test_name_of_broken_plugin_reports_the_reason(site) -> None:
 def test_name_of_blocked_plugin_reports_the_block(site) -> None:
     site.install_estimator("third-party", "third")
 
-    with expect_error(PluginError, "blocked-plugin", "'third-party' in RLLM_BLOCK_PLUGINS"):
+    block = "'third-party' in RLLM_BLOCK_PLUGINS"
+
+    with expect_error(PluginError, "blocked-plugin", block):
         site.load(block="third-party").get("estimator", "third-party/third")
+    with expect_error(PluginError, "unknown-plugin", "third-party", block):
+        site.load(block="third-party").get("estimator", "third")
 
 
 def test_a_name_can_be_added_once_per_distribution() -> None:

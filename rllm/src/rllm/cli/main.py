@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 import click
 
@@ -67,15 +67,17 @@ def cli(debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rllm`` with the given arguments (default: the process's arguments) and return the exit code.
 
-    A command fails by raising an `RllmError`, also if a plugin provides it. It may return its own exit code instead of
-    None. The object of its click context is True if the user requested tracebacks.
+    A command fails by raising an `RllmError`, also if a plugin provides it. With ``--json``, the error is also printed
+    as JSON. A command may return its own exit code instead of None. The object of its click context is True if the user
+    requested tracebacks.
     """
     shorten_process_end()
     arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
+    fail = partial(_fail, debug=debug, is_json="--json" in arguments)
     try:
         returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
     except RllmError as error:
-        return _fail(error, debug)
+        return fail(error)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -90,18 +92,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             hint += " `rllm runs list` lists your runs."
         usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)
         usage.exit_code = error.exit_code
-        return _fail(usage, debug)
+        return fail(usage)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  (the user gets no traceback)
         if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
             where = f"{str(error.filename)[:200]}: " if error.filename else ""
-            return _fail(RllmError("system-error", f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno]), debug)
+            return fail(RllmError("system-error", f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno]))
         problem = " ".join(f"unexpected {type(error).__name__}: {error}".split()).rstrip(" :.") + "."
         hint = _misfit() or "This is a bug, in rllm or in a plugin."
         hint = hint if debug else f"{hint} Add --debug to see where."
-        return _fail(RllmError("unexpected-error", problem, hint), debug)
+        return fail(RllmError("unexpected-error", problem, hint))
     return returned if isinstance(returned, int) else 0
 
 
@@ -133,10 +135,15 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return kept + arguments[end:], asked
 
 
-def _fail(error: RllmError, debug: bool) -> int:
+def _fail(error: RllmError, *, debug: bool, is_json: bool) -> int:
     if debug:
         click.echo(traceback.format_exc(), err=True)
     click.echo(error.printed(), err=True)
+    if is_json:
+        import json
+
+        described = {"code": error.code, "message": error.message, "hint": error.hint, "details": error.details}
+        click.echo(json.dumps({"error": described}, indent=2))
     return error.exit_code
 
 

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rllm_core.contracts.chosen import Registered
+from rllm_core.errors import format_problem
 from rllm_core.files import sha256
-from rllm_core.plugins.discovery import IN_PROCESS, normalize
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.discovery import CORE, IN_PROCESS, normalize, read_index
+from rllm_core.plugins.registry import Registry, describe_failure
 from rllm_core.plugins.specs import KINDS
 from rllm_record.run_files import PLUGINS
 
 SHOWN_DIGITS = 12
-SHOWN_FILES = 3
+SHOWN = 3
+"""Maximum number of files and plugins in a line."""
+MORE = "`rllm plugins doctor` shows more."
 INSTALLERS_FILES = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"})
 """Files of a package's metadata that differ between installers."""
 Problem = Literal["changed", "wrong-version", "missing", "broken", "doubled", "modified"]
@@ -56,11 +59,13 @@ class Difference(NamedTuple):
     installed_digest: str
     reason: str
     """A description of the problem, without the package's name."""
+    remedy: str
 
-    def line(self) -> str:
-        """Return a line with the package, its plugins and the problem."""
-        names = ", ".join(f"{kind} {name}" for kind, name in self.plugins)
-        return f"{self.distribution} {self.version} ({names}) {self.problem}: {self.reason}"
+    def lines(self, label: str = "") -> str:
+        """Return a line with the package, its plugins and the problem, and a line with the remedy."""
+        names = ", ".join(f"{kind} {name}" for kind, name in self.plugins[:SHOWN]) + ", …" * (len(self.plugins) > SHOWN)
+        problem = f"{label}{self.distribution} {self.version} ({names}) {self.problem}: {self.reason}."
+        return format_problem(problem, self.remedy)
 
 
 def describe_used_plugins(registered: Iterable[Registered[Any]]) -> list[dict[str, str]]:
@@ -104,9 +109,28 @@ def compare_plugins(used: Sequence[UsedPackage], registry: Registry) -> Iterator
         installed = find_package(package.distribution)
         version = installed.version if installed else ""
         digest = digest_package(package.distribution)
-        for problem, reason in _find_problems(package, version, digest, registry):
+        for problem, reason, remedy in _find_problems(package, version, digest, registry):
             names = package.distribution, package.plugins, package.version, package.digest
-            yield Difference(problem, *names, version, digest, reason)
+            yield Difference(problem, *names, version, digest, reason, remedy)
+
+
+def find_unloadable_plugins(used: Sequence[UsedPackage], registry: Registry) -> Iterator[Difference]:
+    """Yield the plugins of a run that are registered, but cannot be loaded. This imports their implementations."""
+    for package in used:
+        for kind, name in package.plugins:
+            for entry in registry.all(kind) if kind in KINDS else ():
+                if entry.qualified_name == f"{package.distribution}/{name}" and (reason := _find_failure(entry)):
+                    digest = digest_package(package.distribution)
+                    names = package.distribution, ((kind, name),), package.version, package.digest
+                    yield Difference("broken", *names, entry.version, digest, reason, MORE)
+
+
+def _find_failure(entry: Registered[Any]) -> str:
+    try:
+        entry.plugin.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (plugin code must not stop the comparison)
+        return describe_failure(error)
+    return ""
 
 
 def find_modified_files(name: str) -> list[str]:
@@ -144,32 +168,40 @@ def short_digest(digest: str) -> str:
 
 def _find_problems(
     package: UsedPackage, version: str, digest: str, registry: Registry
-) -> Iterator[tuple[Problem, str]]:
+) -> Iterator[tuple[Problem, str, str]]:
+    """Yield problem, reason and remedy."""
     name = normalize(package.distribution)
+    # `rllm plugins install` does not change the packages of this repository.
+    program = "pip" if name in (CORE, *read_index()) else "rllm plugins"
+    pinned = f"'{package.distribution}=={package.version}'"
+    install = f"To install the run's version: {program} install {pinned}"
     if not version:
-        yield "missing", "it is not installed"
+        yield "missing", "it is not installed", install
         return
     if package.version != version:
-        yield "wrong-version", f"{version} is installed"
+        yield "wrong-version", f"{version} is installed", install
     elif package.digest and package.digest != digest:
-        yield "changed", f"its code was {short_digest(package.digest)} and is now {short_digest(digest)}"
+        reason = f"its code was {short_digest(package.digest)} and is now {short_digest(digest)}"
+        yield "changed", reason, "Install the package with the code of the run, or start a new run."
     if files := find_modified_files(package.distribution):
-        some = ", ".join(files[:SHOWN_FILES]) + ", …" * (len(files) > SHOWN_FILES)
-        yield "modified", f"{len(files)} of its files differ from the installed wheel: {some}"
+        some = ", ".join(files[:SHOWN]) + ", …" * (len(files) > SHOWN)
+        reason = f"{len(files)} of its files differ from the installed wheel: {some}"
+        yield "modified", reason, f"To undo the edits: pip install --force-reinstall --no-deps {pinned}"
     for broken in registry.broken:
         if normalize(broken.distribution) == name:
-            yield "broken", broken.reason
+            yield "broken", broken.reason, broken.remedy or MORE
             return
     for blocked in registry.discovery.blocked:
         if normalize(blocked.distribution) == name:
-            yield "missing", f"it is blocked by {blocked.blocked_by}"
+            yield "missing", f"it is blocked by {blocked.blocked_by}", "Allow it there, if you trust the package."
             return
     for kind, plugin in package.plugins:
         offers = [entry for entry in registry.all(kind) if entry.name == plugin] if kind in KINDS else []
         if not any(normalize(entry.distribution) == name for entry in offers):
-            yield "missing", f"it has no {kind} {plugin!r} now"
+            yield "missing", f"it has no {kind} {plugin!r} now", install
         elif others := [entry.qualified_name for entry in offers if normalize(entry.distribution) != name]:
-            yield "doubled", f"{kind} {plugin!r} is also in {', '.join(others)}"
+            reason = f"{kind} {plugin!r} is also in {', '.join(others)}"
+            yield "doubled", reason, f"Write {package.distribution}/{plugin} in the config."
 
 
 def _recorded_files(installed: Distribution) -> Iterator[tuple[str, str]]:

@@ -139,7 +139,7 @@ def warn_about_plugins(run: Path, registry: Registry) -> None:
     """Print a warning for each plugin of a run that is different, missing, broken or ambiguous now."""
     differences = list(compare_plugins(read_used_packages(run), registry))
     for difference in differences:
-        warn_once(f"plugin of the run: {difference.line()}.")
+        warn_once(difference.lines("plugin of the run: "))
     if differences:
         warn_once(f"`rllm plugins verify {run}` shows all plugins of the run.")
 

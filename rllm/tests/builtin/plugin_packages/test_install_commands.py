@@ -109,6 +109,7 @@ def test_package_for_other_core_is_rejected(plugins: Run) -> None:
 
 def test_unknown_package_is_an_error(plugins: Run) -> None:
     check_printed(plugins("install", "rllm-nowhere").stderr, "install-failed", "rllm-nowhere", "rllm plugins search")
+    check_printed(plugins("install", "rllm-envz").stderr, "install-failed", "Did you mean 'rllm-envs'")
 
 
 @pytest.mark.long
@@ -128,10 +129,12 @@ def test_package_without_usable_plugin_is_reported(plugins: Run) -> None:
         (["uninstall", "rllm"], "not-a-plugin", ["rllm", "pip uninstall rllm"]),
         (["uninstall", "click"], "not-a-plugin", ["click", "pip uninstall click"]),
         (["uninstall", "rllm-nowhere"], "plugin-not-installed", ["rllm-nowhere"]),
+        (["uninstall", "rllm-lokal"], "plugin-not-installed", ["rllm-lokal", "Did you mean 'rllm-local'"]),
+        (["install", "textarena"], "not-a-plugin", ["textarena", "rllm plugins install rllm-envs"]),
         (["upgrade", "rllm-nowhere"], "plugin-not-installed", ["rllm plugins install rllm-nowhere"]),
     ],
 )
-def test_packages_that_must_stay_are_rejected(capsys, words: list[str], code: str, values: list[str]) -> None:
+def test_names_that_cannot_change_are_rejected(capsys, words: list[str], code: str, values: list[str]) -> None:
     assert main(["plugins", *words]) == 2
 
     check_printed(capsys.readouterr().err, code, *values)

@@ -171,3 +171,9 @@ def test_unreadable_index_is_an_error_without_password(cache: Path, capsys) -> N
     check_printed(printed, "index-not-readable", f"{address}/rllm-median/", "404")
     assert "secret" not in printed
     assert not cache.exists()
+
+
+def test_index_is_a_directory_or_an_address(capsys) -> None:
+    assert main(["plugins", "refresh", "no-such-directory"]) == 1
+
+    check_printed(capsys.readouterr().err, "index-not-readable", "no-such-directory", "directory with wheels")

@@ -94,3 +94,9 @@ def test_search_without_result_names_the_next_command(capsys) -> None:
     printed = capsys.readouterr()
     assert printed.out == "None.\n"
     assert "rllm plugins refresh" in printed.err
+
+
+def test_search_names_the_closest_word(capsys) -> None:
+    assert main(["plugins", "search", "estimator", "mediann"]) == 0
+
+    assert capsys.readouterr().err.startswith("Did you mean 'median'")

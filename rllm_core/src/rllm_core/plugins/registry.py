@@ -32,6 +32,7 @@ from rllm_core.plugins.discovery import (
     find_published_packages,
     indexed_summaries,
     normalize,
+    read_index,
 )
 from rllm_core.plugins.requirements import check_core_version
 from rllm_core.plugins.specs import KINDS, PROJECT, check_record
@@ -234,9 +235,12 @@ class Registry:
         nearest = did_you_mean(bare, [*(entry.name for entry in offered), *indexed_summaries(kind)])
         suspects = ", ".join(plugin.name for plugin in self.broken)
         doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""
-        return PluginError(
-            "unknown-plugin", f"There is no {kind} named {name!r}.", " ".join(filter(None, (nearest, known, doubt)))
-        )
+        # The index lists the names in our packages.
+        blocked = [each for each in self.discovery.blocked if normalize(each.distribution) not in read_index()]
+        causes = ", ".join(f"{each.distribution}, blocked by {each.blocked_by}" for each in blocked)
+        lists = f"It may be in a blocked package: {causes}." if causes else ""
+        hint = " ".join(filter(None, (nearest, known, doubt, lists)))
+        return PluginError("unknown-plugin", f"There is no {kind} named {name!r}.", hint)
 
 
 @cache

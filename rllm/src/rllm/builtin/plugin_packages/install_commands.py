@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, COMMAND, CORE, PROGRAM, discover, normalize
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bo
     """Install packages and print the changes. Return the exit code, which is 1 if no plugin of them can be used."""
     from rllm.builtin.plugin_packages.installer import find_installer, list_versions
 
+    _check_packages(requirements)
     installer, versions = find_installer(), list_versions()
     planned = installer.resolve(requirements, options)
     changes = {each.distribution: (versions.get(each.distribution, ""), each.version) for each in planned}
@@ -157,6 +158,26 @@ def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bo
     if is_unusable:
         click.echo("No plugin of these packages can be used. `rllm plugins doctor` shows the reason.", err=True)
     return int(is_unusable)
+
+
+def _check_packages(requirements: Sequence[str]) -> None:
+    """Check that no requirement is the name of a plugin, because a package of a stranger can have this name.
+
+    Raises:
+        ConfigError: a plugin of the index has this name, and no package of the index.
+    """
+    from rllm.builtin.plugin_packages.search import list_offers
+
+    offers = list(list_offers())
+    packages = {offer.distribution for offer in offers}
+    for requirement in requirements:
+        homes = sorted({offer.distribution for offer in offers if offer.name == requirement} - {requirement})
+        if homes and normalize(requirement) not in packages:
+            raise ConfigError(
+                "not-a-plugin",
+                f"{requirement} is the name of a plugin in {' and '.join(homes)}, and not the name of a package.",
+                f"Install the package: rllm plugins install {homes[0]}",
+            )
 
 
 def _list_announced_names(planned: Sequence[PackageChange]) -> Iterator[Name]:
@@ -179,7 +200,8 @@ def _check_removable(names: Collection[str], versions: Mapping[str, str]) -> Non
     }
     for name in names:
         if name not in versions:
-            raise ConfigError("plugin-not-installed", f"{name} is not installed.", "List packages: rllm plugins list")
+            hint = did_you_mean(name, offering) or "List packages: rllm plugins list"
+            raise ConfigError("plugin-not-installed", f"{name} is not installed.", hint)
         if name in (PROGRAM, CORE) or name not in offering:
             hint = f"Use pip, if you want to remove it: pip uninstall {name}"
             raise ConfigError("not-a-plugin", f"{name} is not a package with plugins for rllm.", hint)

@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rllm_core.errors import RllmError
-from rllm_core.plugins.discovery import CORE, normalize, read_index
+from rllm_core.errors import RllmError, did_you_mean
+from rllm_core.plugins.discovery import CORE, normalize, read_index, read_published_packages
 
 SHOWN = 12
 """Maximum number of printed lines of a failed installer."""
@@ -101,7 +101,10 @@ class Installer(NamedTuple):
                 "No allowed version fits. Allow earlier versions, or upgrade rllm: pip install --upgrade rllm",
                 details,
             )
+        known = {**read_index(), **read_published_packages()}.keys()
+        guesses = [did_you_mean(name, known - {name}) for name in map(requirement_name, requirements)]
         hint = "Check the name with `rllm plugins search`, and the options --index-url and --find-links."
+        hint = " ".join(filter(None, (*guesses, hint)))
         raise RllmError("install-failed", f"{self.name} cannot {verb} {names}.", hint, details)
 
 

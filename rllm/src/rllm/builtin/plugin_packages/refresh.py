@@ -47,12 +47,16 @@ def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
 
     from rllm.builtin.plugin_packages.index_reader import read_directory, read_index, without_password
     from rllm.cli.tables import print_table
+    from rllm_core.errors import RllmError
     from rllm_core.files import write_atomically
     from rllm_core.plugins.discovery import read_refreshed_packages, refreshed_index_path
 
     directory = Path(index).expanduser()
     if directory.is_dir():
         packages, options = read_directory(directory, names), f"--find-links {shlex.quote(str(directory.absolute()))}"
+    elif "://" not in index:
+        hint = "Write the path of a directory with wheels, or an address that starts with https://."
+        raise RllmError("index-not-readable", f"{index} is not a directory, and not an address.", hint)
     else:
         packages, options = read_index(index, names), f"--index-url {shlex.quote(without_password(index))}"
     found = {name: entry._replace(options=options) for name, entry in list_entries(packages)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import click
 
+from rllm_core.errors import did_you_mean
 from rllm_core.notices import harmless, one_line
 from rllm_core.plugins.discovery import IndexEntry, discover, normalize, read_index, read_published_packages
 
@@ -45,7 +47,8 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
     """
     from rllm.cli.tables import print_table
 
-    found = [offer for offer in list_offers() if matches(offer, words)]
+    offers = list(list_offers())
+    found = [offer for offer in offers if matches(offer, words)]
     if is_json:
         import json
 
@@ -57,6 +60,10 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
     if commands:
         click.echo(f"\nInstall a package: {commands[0]}")
     elif not found:
+        known = {word for offer in offers for word in re.findall(r"\w+", _text_of(offer))}
+        unknown = [word.lower() for word in words if not any(matches(offer, [word]) for offer in offers)]
+        for guess in filter(None, (did_you_mean(word, known) for word in unknown)):
+            click.echo(guess, err=True)
         click.echo("`rllm plugins refresh INDEX` reads more packages from an index.", err=True)
 
 
@@ -73,8 +80,12 @@ def list_offers() -> Iterator[Offer]:
 
 def matches(offer: Offer, words: Sequence[str]) -> bool:
     """Return True if each of `words` occurs in the offer, in lower or upper case."""
-    text = " ".join((offer.kind, offer.name, offer.summary, offer.distribution)).lower()
+    text = _text_of(offer)
     return all(word.lower() in text for word in words)
+
+
+def _text_of(offer: Offer) -> str:
+    return " ".join((offer.kind, offer.name, offer.summary, offer.distribution)).lower()
 
 
 def _offers(entries: Mapping[str, IndexEntry], installed: Mapping[str, str]) -> Iterator[Offer]:

@@ -30,16 +30,28 @@ def verify(run: Path, is_json: bool) -> int:
     import json
 
     from rllm.cli.tables import print_table
-    from rllm.runs.plugin_check import compare_plugins, digest_package, find_package, read_used_packages, short_digest
+    from rllm.runs.plugin_check import (
+        compare_plugins,
+        digest_package,
+        find_package,
+        find_unloadable_plugins,
+        read_used_packages,
+        short_digest,
+    )
     from rllm_core.errors import ConfigError
     from rllm_core.plugins.registry import Registry
+    from rllm_record.run_files import no_run_error
 
-    used = read_used_packages(run.expanduser())
+    directory = run.expanduser()
+    if not directory.is_dir():
+        raise no_run_error(directory)
+    used = read_used_packages(directory)
     if not used:
         raise ConfigError(
             "run-not-found", f"{run} has no list of plugins (plugins.json).", "`rllm runs list` lists your runs."
         )
-    differences = list(compare_plugins(used, Registry.load()))
+    registry = Registry.load()
+    differences = [*compare_plugins(used, registry), *find_unloadable_plugins(used, registry)]
     if is_json:
         click.echo(
             json.dumps({"packages": len(used), "differences": [each._asdict() for each in differences]}, indent=2)
@@ -53,7 +65,7 @@ def verify(run: Path, is_json: bool) -> int:
         rows.append((package.distribution, *versions, *digests, _describe_result(package, differences)))
     print_table(("package", "version", "installed", "code", "installed code", "result"), rows)
     for difference in differences:
-        click.echo(f"{difference.line()}.")
+        click.echo(difference.lines())
     return int(bool(differences))
 
 
