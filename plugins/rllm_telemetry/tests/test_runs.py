@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import opentelemetry.semconv._incubating.attributes.gen_ai_attributes as gen_ai
 import pytest
@@ -14,8 +17,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from safetensors.numpy import load_file
 
 from rllm.cli.main import main
+from rllm_core import AgentTrainer
+from rllm_core.contracts import NoParams, Observer, TrackedRun
+from rllm_core.rollout.waits import Wait, open_rollout
 from rllm_record.run_files import read_metrics
 from rllm_record.steps import StepFiles
+from rllm_telemetry.observer import TelemetryObserver
 from rllm_telemetry.sending import instrument_name
 
 from .conftest import Collector, attributes
@@ -126,11 +133,16 @@ def test_model_calls_use_the_names_of_conventions(start_collector: Start, tmp_pa
 @pytest.mark.long
 @pytest.mark.parametrize("words", [(), ASYNCHRONOUS], ids=["synchronous", "asynchronous"])
 def test_lost_collector_changes_no_weight(
-    start_collector: Start, tmp_path: Path, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    start_collector: Start,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = train(tmp_path, "plain", *words, observers="[]")
     random.seed(1)
     before = random.getstate()
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "64")
     dying = start_collector(die_after=1)
     lost = train(tmp_path, "lost", *words)
 
@@ -138,8 +150,22 @@ def test_lost_collector_changes_no_weight(
     for name, array in weights(plain).items():
         assert array.tobytes() == weights(lost)[name].tobytes(), name
     assert dying.spans
-    assert "spans were dropped" in capfd.readouterr().err
+    assert re.search(r"telemetry: (\d+) of \d+ spans were not delivered", capfd.readouterr().err)
     assert random.getstate() == before
+
+
+@pytest.mark.long
+def test_run_ends_without_stuck_collector(
+    start_collector: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_collector(is_stuck=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "86400")
+    run = train(tmp_path, "one")
+
+    lost = re.search(r"(\d+) of (\d+) spans and (\d+) of (\d+) metrics were not delivered", capfd.readouterr().err)
+    assert lost is not None
+    assert lost[1] == lost[2] and lost[3] == lost[4]
+    assert int(lost[1]) > count_recorded_calls(run).total()
 
 
 def weights(run: Path) -> dict[str, Any]:
@@ -151,3 +177,39 @@ def weights(run: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["val/guess/pass@1", "95th_length", "_hidden", "βloss", "x" * 300])
 def test_library_accepts_each_metric(name: str) -> None:
     MeterProvider().get_meter("test").create_gauge(instrument_name(name))
+
+
+class Veto(Observer):
+    def on_validation_start(self, global_step: int) -> bool:
+        return False
+
+
+@pytest.mark.long
+def test_vetoed_validation_has_a_span(start_collector: Start, tmp_path: Path) -> None:
+    collector = start_collector()
+    trainer = {"output_dir": str(tmp_path), "observers": ["telemetry"], "total_batches": 1, "test_freq": 1}
+    AgentTrainer(config={"rllm": {"env": {"name": "guess"}, "trainer": trainer}}, observers=[Veto()]).train()
+
+    skipped = [attributes(span) for span in collector.find("validation")]
+    assert skipped == [{"rllm.finished_steps": number, "rllm.is_skipped": True} for number in (0, 1)]
+    assert collector.orphans() == []
+
+
+def test_stopped_rollout_keeps_its_calls(start_collector: Start, tmp_path: Path) -> None:
+    collector = start_collector()
+
+    def stop() -> None:
+        observer = TelemetryObserver(NoParams())
+        run = TrackedRun(directory=tmp_path, project_name="project", experiment_name="one", config={})
+        observer.wrap_backend(MagicMock(), run)
+        observer.wrap_engine(MagicMock(), run)
+        observer.on_validation_start(0)
+        with open_rollout("t:0"):
+            with Wait("model"):
+                pass
+            observer.close()
+
+    copy_context().run(stop)
+    assert [span.name for span in collector.spans] == ["chat policy", "rollout", "validation"]
+    assert collector.orphans() == []
+    assert {attributes(span).get("error.type") for span in collector.spans[1:]} == {"unfinished"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
 
 from rllm_core.contracts.backend import Backend, BackendWrapper, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
@@ -16,8 +14,8 @@ from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
-from rllm_telemetry.sending import Sender
-from rllm_telemetry.spans import RunSpans, TracedEngine
+from rllm_telemetry.sending import Sender, run_resource
+from rllm_telemetry.spans import RunSpans
 
 
 class TelemetryObserver(Observer):
@@ -28,15 +26,17 @@ class TelemetryObserver(Observer):
         self._spans: RunSpans | None = None
 
     def wrap_backend(self, backend: Backend, run: TrackedRun) -> Backend:
-        self._sender = Sender(run)
-        self._spans = RunSpans(self._sender, model_name(run))
+        resource = run_resource(run)
+        # The provider reads the sampler from the variables.
+        sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
+        self._sender = Sender(resource)
+        self._spans = RunSpans(self._sender, sampler, model_name(run))
         return _TracedBackend(backend, self, self._spans)
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
-        if self._spans is None:
-            return engine
-        self._spans.listen()
-        return TracedEngine(engine)
+        if self._spans is not None:
+            self._spans.listen()
+        return engine
 
     def on_stage_start(self, step: TrainStep, stage: str) -> None:
         if self._spans is not None:
@@ -48,7 +48,7 @@ class TelemetryObserver(Observer):
 
     def on_batch_start(self, step: TrainStep) -> None:
         if self._spans is not None:
-            self._spans.end_validation()
+            self._spans.end_validation(is_skipped=True)
 
     def on_batch_end(self, step: TrainStep) -> None:
         if self._spans is not None and self._sender is not None:
@@ -62,8 +62,12 @@ class TelemetryObserver(Observer):
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
         if self._spans is not None and self._sender is not None:
-            self._spans.end_validation(is_skipped=False)
+            self._spans.end_validation()
             self._sender.set_metrics(metrics)
+
+    def on_train_end(self, global_step: int) -> None:
+        if self._spans is not None:
+            self._spans.end_validation(is_skipped=True)
 
     def close(self) -> None:
         """Send the rest, and stop the threads."""
@@ -82,23 +86,23 @@ class _TracedBackend(BackendWrapper):
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Update the weights in a span."""
-        with self._span("update"):
+        with self._spans.part("update"):
             return await self.inner.update(batch, plan)
 
     async def sync_weights(self, version: int) -> None:
         """Sync the weights in a span."""
-        with self._span("sync_weights", {"rllm.weight_version": version}):
+        with self._spans.part("sync_weights", {"rllm.weight_version": version}):
             await self.inner.sync_weights(version)
 
     async def save(self, directory: Path) -> None:
         """Save a checkpoint in a span."""
         # A separate trace, because the span of a skipped validation may be the current span.
-        with self._span("checkpoint", parent=Context()):
+        with self._spans.part("checkpoint", parent=Context()):
             await self.inner.save(directory)
 
     async def load(self, directory: Path) -> None:
         """Load a checkpoint in a span."""
-        with self._span("load_checkpoint"):
+        with self._spans.part("load_checkpoint"):
             await self.inner.load(directory)
 
     async def close(self) -> None:
@@ -107,20 +111,6 @@ class _TracedBackend(BackendWrapper):
             self._observer.close()
         finally:
             await self.inner.close()
-
-    @contextmanager
-    def _span(
-        self, name: str, attributes: dict[str, int] | None = None, parent: Context | None = None
-    ) -> Iterator[None]:
-        span = self._spans.tracer.start_span(name, parent, attributes=attributes)
-        try:
-            with trace.use_span(span, record_exception=False):
-                yield
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            raise
-        finally:
-            self._spans.end(span)
 
 
 def model_name(run: TrackedRun) -> str:

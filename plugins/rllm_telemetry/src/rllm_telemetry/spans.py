@@ -5,39 +5,54 @@ Names and attributes of model calls and tools follow OpenTelemetry's GenAI conve
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Token
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
 from opentelemetry import context, trace
 from opentelemetry.context import Context
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
-from opentelemetry.trace import Span, SpanContext
+from opentelemetry.sdk.trace.sampling import Decision, Sampler
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.rollout.waits import OpenRollout, RolloutListener, Wait
-from rllm_telemetry.messages import SCHEMA, SCOPE, MadeSpan, Text, template
+from rllm_core.rollout.waits import ModelCall, OpenRollout, RolloutListener, Wait
+from rllm_telemetry.messages import Value, children, encode_rest, encode_span, encode_text, root
 from rllm_telemetry.sending import Sender
 
-SHORTEST_WAIT = 1_000_000
-"""Nanoseconds. Shorter waits have no span, unless they are model calls or tools."""
+SHORTEST_WAIT = 0.001
+"""Seconds. Shorter waits have no span, unless they are model calls or tools."""
+UNFINISHED = "unfinished"
+"""The `error.type` of spans that the end of the run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpan:
+    """The start of a span."""
+
+    context: SpanContext
+    family: bytes
+    start: int
+    """Nanoseconds since the start of 1970."""
+
+    def as_parent(self) -> Context:
+        """Return a context in which new spans are children of this span."""
+        return trace.set_span_in_context(NonRecordingSpan(self.context), Context())
 
 
 @dataclass(slots=True)
-class HotSpan:
-    """The start of a rollout or a wait, and the result of its model call."""
+class RolloutSpan:
+    """The start of a rollout."""
 
-    own: SpanContext
-    parent: SpanContext
+    span: bytes
+    family: bytes
+    children: bytes
     start: int
-    """Nanoseconds since the start of 1970."""
-    prompt_tokens: int = 0
-    completion: Completion | None = None
-    token: Token[HotSpan | None] | None = None
+    epoch: int
+    """Nanoseconds since the start of 1970 at second 0 of `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,172 +60,185 @@ class StepSpan:
     """The root span of a step, and the span of its current stage."""
 
     step: TrainStep
-    root: Span
-    stages: list[tuple[Span, Token[Context]]] = field(default_factory=list)
-
-
-_call: ContextVar[HotSpan | None] = ContextVar("call", default=None)
-"""The model call that the code of this context makes."""
+    root: OpenSpan
+    stages: list[tuple[str, OpenSpan, Token[Context]]] = field(default_factory=list)
 
 
 class RunSpans(RolloutListener):
     """All spans of one run."""
 
-    def __init__(self, sender: Sender, model: str) -> None:
-        self._sender, self._model = sender, model
-        self.tracer = sender.spans.get_tracer(SCOPE, schema_url=SCHEMA)
-        self._called = (
-            ("gen_ai.operation.name", "chat"),
-            ("gen_ai.provider.name", "rllm"),
-            ("gen_ai.request.model", model),
-        )
+    def __init__(self, sender: Sender, sampler: Sampler, model: str) -> None:
+        self._send, self._sampler, self._model = sender.send, sampler, model
+        # Environments may use Python's global generator, so ids have a separate generator.
+        self._random = random.Random()
         self._steps: dict[int, StepSpan] = {}
-        self._hot: dict[int, HotSpan] = {}
-        """Rollouts and waits in progress, by `id`."""
-        self._validation: tuple[Span, Token[Context]] | None = None
+        self._rollouts: dict[OpenRollout, RolloutSpan] = {}
+        self._validation: tuple[OpenSpan, Token[Context], int] | None = None
 
     def start_stage(self, step: TrainStep, stage: str) -> None:
         """Start the span of a stage. Rollouts of its context become its children."""
         entry = self._steps.get(id(step))
         if entry is None:
-            attributes = {"rllm.task_batch": step.task_batch}
-            root = self.tracer.start_span("step", Context(), attributes=attributes)
-            entry = self._steps[id(step)] = StepSpan(step, root)
-        span = self.tracer.start_span(f"stage {stage}", trace.set_span_in_context(entry.root, Context()))
-        entry.stages.append((span, context.attach(trace.set_span_in_context(span))))
+            entry = self._steps[id(step)] = StepSpan(step, self._start(Context()))
+        span = self._start(entry.root.as_parent())
+        entry.stages.append((f"stage {stage}", span, context.attach(span.as_parent())))
 
     def end_stage(self, step: TrainStep) -> None:
         """End the span of the current stage."""
-        span, token = self._steps[id(step)].stages.pop()
+        name, span, token = self._steps[id(step)].stages.pop()
         context.detach(token)
-        self.end(span)
+        self._end(span, name)
 
     def end_step(self, step: TrainStep) -> None:
         """End the spans of a step and of all rollout batches that it has used."""
         for key, entry in list(self._steps.items()):
             if entry.step is step or entry.step.task_batch <= step.task_batch:
-                entry.root.set_attribute("rllm.step", step.global_step)
-                self.end(entry.root)
+                self._end_root(entry)
                 del self._steps[key]
 
     def start_validation(self, finished_steps: int) -> None:
         """Start the span of a validation. Rollouts of its context become its children."""
-        self.end_validation()
-        span = self.tracer.start_span("validation", Context(), attributes={"rllm.finished_steps": finished_steps})
-        self._validation = span, context.attach(trace.set_span_in_context(span))
+        self.end_validation(is_skipped=True)
+        span = self._start(Context())
+        self._validation = span, context.attach(span.as_parent()), finished_steps
 
-    def end_validation(self, *, is_skipped: bool = True) -> None:
-        """End the span. The span of a validation that an observer skipped is dropped."""
+    def end_validation(self, *, is_skipped: bool = False, error: str | None = None) -> None:
+        """End the span. The span of a validation that an observer skipped takes no time."""
         if self._validation is not None:
-            (span, token), self._validation = self._validation, None
+            (span, token, finished_steps), self._validation = self._validation, None
             context.detach(token)
-            if not is_skipped:
-                self.end(span)
+            attributes: dict[str, Value] = {"rllm.finished_steps": finished_steps}
+            if is_skipped:
+                self._end(span, "validation", {**attributes, "rllm.is_skipped": True}, end=span.start)
+            else:
+                self._end(span, "validation", attributes, error)
+
+    @contextmanager
+    def part(
+        self, name: str, attributes: dict[str, Value] | None = None, parent: Context | None = None
+    ) -> Iterator[None]:
+        """Return a context manager with a span. `parent` is the current context if it is None."""
+        span = self._start(parent)
+        token, error = context.attach(span.as_parent()), None
+        try:
+            yield
+        except BaseException as raised:
+            error = failure_name(raised)
+            raise
+        finally:
+            context.detach(token)
+            self._end(span, name, attributes, error)
 
     def close(self) -> None:
-        """End the spans of steps that were stopped. Spans of later rollouts are dropped."""
+        """End the spans of steps and rollouts that were stopped. Spans of later rollouts are dropped."""
         self.ignore()
-        self.end_validation()
+        rollouts, self._rollouts = self._rollouts, {}
+        for rollout, span in rollouts.items():
+            self._end_rollout(rollout, span, UNFINISHED)
+        self.end_validation(error=UNFINISHED)
         for entry in self._steps.values():
-            self.end(entry.root)
+            self._end_root(entry)
         self._steps.clear()
-
-    def end(self, span: Span) -> None:
-        """End a span, and count it if it is sampled."""
-        self._sender.ended += span.get_span_context().trace_flags.sampled
-        span.end()
 
     def on_rollout_start(self, rollout: OpenRollout) -> None:
         """Note the start of a rollout."""
         parent = trace.get_current_span().get_span_context()
         if parent.trace_flags.sampled:
-            self._hot[id(rollout)] = HotSpan(self._child_of(parent), parent, time.time_ns())
-
-    def on_wait_start(self, rollout: OpenRollout, wait: Wait) -> None:
-        """Note the start. A model call of this context then adds its attributes."""
-        above = self._hot.get(id(rollout))
-        if above is not None:
-            hot = self._hot[id(wait)] = HotSpan(self._child_of(above.own), above.own, time.time_ns())
-            if wait.kind == "model":
-                hot.token = _call.set(hot)
+            family = children(parent.trace_id, parent.span_id)
+            span, now = self._random.randbytes(8), time.time_ns()
+            epoch = now - int(rollout.changed * 1e9)
+            self._rollouts[rollout] = RolloutSpan(span, family, family[:-8] + span, now, epoch)
 
     def on_wait_end(self, rollout: OpenRollout, wait: Wait, error: BaseException | None) -> None:
-        """Make the span of the wait that has ended."""
-        hot = self._hot.pop(id(wait), None)
-        if hot is None:
+        """Send the span of the wait that has ended."""
+        kind, end = wait.kind, rollout.changed
+        is_short = kind != "model" and kind != "tool" and error is None and end - wait.since < SHORTEST_WAIT
+        if is_short or (above := self._rollouts.get(rollout)) is None:
             return
-        if wait.kind == "model":
-            if hot.token is not None:
-                _call.reset(hot.token)
-            self._end_call(hot, error)
-        elif wait.kind == "tool":
-            attributes = (("gen_ai.operation.name", "execute_tool"), ("gen_ai.tool.name", wait.name))
-            self._send(hot, self._make(f"execute_tool {wait.name}", hot, error, attributes))
-        elif error is not None or time.time_ns() - hot.start >= SHORTEST_WAIT:
-            self._send(hot, self._make(f"{wait.kind} {wait.name}".rstrip(), hot, error))
+        failure = failure_name(error)
+        rest = (
+            encode_call(self._model, wait.call, failure) if kind == "model" else encode_wait(kind, wait.name, failure)
+        )
+        start_ns, end_ns = above.epoch + int(wait.since * 1e9), above.epoch + int(end * 1e9)
+        self._send(encode_span(above.children, self._random.randbytes(8), start_ns, end_ns, rest))
 
     def on_rollout_end(self, rollout: OpenRollout, error: BaseException | None) -> None:
-        """Make the span of the rollout that has ended."""
-        if (hot := self._hot.pop(id(rollout), None)) is not None:
-            message = self._make("rollout", hot, error)
-            message.attributes.add(key="rllm.rollout").value.string_value = rollout.uid
-            message.attributes.add(key="rllm.turns").value.int_value = rollout.turn + 1
-            self._send(hot, message)
+        """Send the span of the rollout that has ended."""
+        if (span := self._rollouts.pop(rollout, None)) is not None:
+            self._end_rollout(rollout, span, failure_name(error))
 
-    def _end_call(self, hot: HotSpan, error: BaseException | None) -> None:
-        """Make the span of a model call. Prompts and responses are not in it."""
-        attributes: tuple[tuple[str, Text], ...] = self._called
-        completion = hot.completion
-        if completion is not None:
-            attributes = (*attributes, ("gen_ai.response.finish_reasons", (completion.finish_reason,)))
-        message = self._make(f"chat {self._model}", hot, error, attributes, is_client=True)
-        if completion is not None:
-            add = message.attributes.add
-            add(key="gen_ai.usage.input_tokens").value.int_value = hot.prompt_tokens
-            add(key="gen_ai.usage.output_tokens").value.int_value = len(completion.token_ids)
-            add(key="rllm.weight_version").value.int_value = completion.weight_version
-        self._send(hot, message)
+    def _end_rollout(self, rollout: OpenRollout, span: RolloutSpan, error: str | None) -> None:
+        rest = encode_rollout(rollout.turn + 1, error) + encode_text("rllm.rollout", rollout.uid)
+        self._send(encode_span(span.family, span.span, span.start, time.time_ns(), rest))
 
-    def _send(self, hot: HotSpan, message: Message) -> None:
-        """Send a message, which must not change later, because a thread reads it."""
-        self._sender.send(MadeSpan(hot.own, message))
+    def _end_root(self, entry: StepSpan) -> None:
+        step = entry.step
+        self._end(entry.root, "step", {"rllm.task_batch": step.task_batch, "rllm.step": step.global_step})
 
-    def _child_of(self, parent: SpanContext) -> SpanContext:
-        return SpanContext(parent.trace_id, self._sender.ids.generate_span_id(), False, parent.trace_flags)
+    def _start(self, parent: Context | None) -> OpenSpan:
+        """Start a span. Without a span in `parent`, it has its own trace, and the sampler decides if it is sent."""
+        above = trace.get_current_span(parent).get_span_context()
+        if above.is_valid:
+            trace_id, flags = above.trace_id, above.trace_flags
+            family = children(trace_id, above.span_id)
+        else:
+            trace_id = self._random.getrandbits(128) or 1
+            is_sampled = self._sampler.should_sample(None, trace_id, "").decision is Decision.RECORD_AND_SAMPLE
+            flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+            family = root(trace_id)
+        own = SpanContext(trace_id, self._random.getrandbits(64) or 1, is_remote=False, trace_flags=flags)
+        return OpenSpan(own, family, time.time_ns())
 
-    def _make(
+    def _end(
         self,
+        span: OpenSpan,
         name: str,
-        hot: HotSpan,
-        error: BaseException | None,
-        attributes: tuple[tuple[str, Text], ...] = (),
+        attributes: dict[str, Value] | None = None,
+        error: str | None = None,
         *,
-        is_client: bool = False,
-    ) -> Message:
-        """Return the message of a span that has ended."""
-        if error is not None:
-            attributes = (*attributes, ("error.type", type(error).__qualname__))
-        message = Message()
-        message.CopyFrom(template(name, is_client=is_client, is_error=error is not None, attributes=attributes))
-        message.trace_id = hot.own.trace_id.to_bytes(16, "big")
-        message.span_id = hot.own.span_id.to_bytes(8, "big")
-        message.parent_span_id = hot.parent.span_id.to_bytes(8, "big")
-        message.start_time_unix_nano = hot.start
-        message.end_time_unix_nano = time.time_ns()
-        return message
+        end: int | None = None,
+    ) -> None:
+        """Send the span of a part that has ended now, or at the nanosecond `end`."""
+        if span.context.trace_flags.sampled:
+            rest = encode_rest(name, error, attributes or {})
+            own = span.context.span_id.to_bytes(8)
+            end = time.time_ns() if end is None else end
+            self._send(encode_span(span.family, own, span.start, end, rest))
 
 
-class TracedEngine(EngineWrapper):
-    """An engine that adds the tokens of each call to its span. Without a span, it adds nothing."""
+def failure_name(error: BaseException | None) -> str | None:
+    """Return the `error.type` of a span."""
+    return None if error is None else type(error).__qualname__
 
-    def __init__(self, engine: RolloutEngine) -> None:
-        super().__init__(engine)
 
-    async def generate(
-        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
-    ) -> Completion:
-        """Sample with the inner engine."""
-        completion = await self.inner.generate(prompt_ids, sampling, session=session)
-        if (call := _call.get()) is not None:
-            call.prompt_tokens, call.completion = len(prompt_ids), completion
-        return completion
+@lru_cache(4_096)
+def encode_call(model: str, call: ModelCall | None, error: str | None) -> bytes:
+    """Return name and attributes of a model call. Prompts and responses are not in them."""
+    attributes: dict[str, Value] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "rllm",
+        "gen_ai.request.model": model,
+    }
+    if call is not None:
+        attributes |= {
+            "gen_ai.usage.input_tokens": call.prompt_tokens,
+            "gen_ai.usage.output_tokens": call.response_tokens,
+            "gen_ai.response.finish_reasons": (call.finish_reason,),
+            "rllm.weight_version": call.weight_version,
+        }
+    return encode_rest(f"chat {model}", error, attributes, is_client=True)
+
+
+@lru_cache
+def encode_wait(kind: str, name: str, error: str | None) -> bytes:
+    """Return name and attributes of a wait that is no model call."""
+    if kind == "tool":
+        attributes: dict[str, Value] = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        return encode_rest(f"execute_tool {name}", error, attributes)
+    return encode_rest(f"{kind} {name}".rstrip(), error, {})
+
+
+@lru_cache
+def encode_rollout(turns: int, error: str | None) -> bytes:
+    """Return name and attributes of a rollout, without its id."""
+    return encode_rest("rollout", error, {"rllm.turns": turns})

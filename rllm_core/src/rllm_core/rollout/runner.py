@@ -26,7 +26,7 @@ from rllm_core.errors import (
     RolloutError,
     describe_error,
 )
-from rllm_core.rollout.waits import ModelWaits, open_rollout
+from rllm_core.rollout.waits import ModelCall, ModelWaits, open_rollout
 from rllm_core.seeding import call_seed, derive_seed, prompt_digest
 
 
@@ -243,8 +243,12 @@ class PerRolloutEngine(EngineWrapper):
         self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = sampling.with_seed(call_seed(*key, sibling))
         try:
-            with self._waits.start():
-                return await self.inner.generate(prompt, own, session=session)
+            with self._waits.start() as wait:
+                completion = await self.inner.generate(prompt, own, session=session)
+                wait.call = ModelCall(
+                    len(prompt), len(completion.token_ids), completion.finish_reason, completion.weight_version
+                )
+                return completion
         except BaseException:
             self._failed[key].append(sibling)
             raise

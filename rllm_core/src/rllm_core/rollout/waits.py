@@ -12,11 +12,21 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple, Self
 
 WaitKind = Literal["model", "tool", "reward", "sandbox", "environment", "environment server", "workflow"]
 KEPT = 1_000
 """Number of finished waits of a kind whose seconds are kept."""
+
+
+class ModelCall(NamedTuple):
+    """The size of a finished model call, and how it was sampled."""
+
+    prompt_tokens: int
+    response_tokens: int
+    finish_reason: str
+    weight_version: int
+    """Number of the policy update whose weights sampled the response. If there were several versions, the oldest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,16 +167,19 @@ class Wait:
     It belongs to the rollout in whose task or thread it is made. Outside a rollout it has no effect.
     """
 
-    __slots__ = ("_rollout", "kind", "name", "since")
+    __slots__ = ("_rollout", "call", "kind", "name", "since")
 
     def __init__(self, kind: WaitKind, name: str = "") -> None:
         self.kind, self.name = kind, name
         self.since = 0.0
+        self.call: ModelCall | None = None
+        """The model call that has ended this wait."""
         self._rollout = _rollout.get()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if self._rollout is not None:
             self._rollout.add(self)
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._rollout is not None:
