@@ -29,7 +29,7 @@ LIMITS = {
     "plugins/rllm_gateway": (6_360, 8),
     "plugins/rllm_local": (4_826, 11),
     "plugins/rllm_plugin_kit": (5_391, 9),
-    "plugins/rllm_record": (2_721, 10),
+    "plugins/rllm_record": (2_747, 10),
     "plugins/rllm_record/src/rllm_record/interchange": (1_240, 8),
     "plugins/rllm_record/src/rllm_record/store": (729, 10),
     "plugins/rllm_renderers": (400, 16),

@@ -13,5 +13,4 @@ from .configuring import (
     require_roles as require_roles,
 )
 from .dry_run import list_values as list_values, show_values as show_values
-from .plugins import commands_in as commands_in
-from .tables import print_table as print_table
+from .plugins import commands_in as commands_in, describe_entry as describe_entry

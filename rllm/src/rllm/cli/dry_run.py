@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm.cli.tables import print_table
 from rllm.config.packaged import DEFAULT
 from rllm.config.paths import leaves
 from rllm.planning.async_training import recommend
@@ -19,6 +18,7 @@ from rllm.rows.summary import RowSummary
 from rllm_core.contracts.backend import Footprint
 from rllm_core.contracts.chosen import Registered
 from rllm_core.pipeline.graph import count_rollout_stages
+from rllm_record.terminal import print_table
 
 if TYPE_CHECKING:
     from rllm.cli.estimate import Estimate

@@ -56,9 +56,9 @@ def list_plugins(kind: str | None, same_kind: str | None, as_json: bool) -> None
       rllm plugins list --json | jq -r '.[].qualified_name'
     """
     from rllm.cli.plugin_commands import format_candidates
-    from rllm.cli.tables import print_table
     from rllm_core.plugins.registry import Registry
     from rllm_core.plugins.specs import KINDS
+    from rllm_record.terminal import print_table
 
     if kind and same_kind:
         raise click.UsageError("KIND is given twice.")
@@ -68,7 +68,7 @@ def list_plugins(kind: str | None, same_kind: str | None, as_json: bool) -> None
     if as_json:
         import json
 
-        click.echo(json.dumps([_as_json(entry) for entry in entries], indent=2))
+        click.echo(json.dumps([describe_entry(entry) for entry in entries], indent=2))
         return
     ambiguous = {entry.qualified_name for clash in registry.conflicts() for entry in clash}
     rows = [
@@ -94,7 +94,8 @@ def commands_in(discovery: Discovery) -> PluginCommands:
     return PluginCommands.from_discovery(discovery, OF_THE_CORE)
 
 
-def _as_json(entry: Registered[Any]) -> dict[str, str | None]:
+def describe_entry(entry: Registered[Any]) -> dict[str, str | None]:
+    """Return the name, the package and the summary of a plugin as JSON."""
     return {
         "kind": entry.kind,
         "name": entry.name,

@@ -55,7 +55,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:
-    from rllm.cli import print_table
+    from rllm_record.terminal import print_table
 
     headings = ("environment", "tasks", "metric", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from rllm.cli import print_table
 from rllm.evaluation.metrics import Metrics
 from rllm.evaluation.statistics import Estimate
+from rllm_record.terminal import print_table
 
 SCHEMA_VERSION = 1
 

@@ -92,8 +92,9 @@ def explain(
       rllm config explain rllm.algorithm
       rllm config explain rllm.rollout.n guess --json
     """
-    from rllm.cli import plan_and_registry, print_table
+    from rllm.cli import plan_and_registry
     from rllm.inspection.explain import Explanation, explain_key
+    from rllm_record.terminal import print_table
 
     plan, registry = plan_and_registry(read_request(words, model, files, flags))
     found = explain_key(key, plan, registry)
@@ -146,10 +147,10 @@ def schema(as_json: bool, backend: str) -> None:
       rllm config schema --json > rllm.schema.json
       and in the first line of a file:  # yaml-language-server: $schema=rllm.schema.json
     """
-    from rllm.cli import print_table
     from rllm.inspection.describe import editor_schema, list_options
     from rllm_core.plugins.registry import Registry
     from rllm_core.schema.run_config import RunConfig
+    from rllm_record.terminal import print_table
 
     params = Registry.load().get("backend", backend).plugin.params
     if as_json:

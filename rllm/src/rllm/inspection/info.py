@@ -36,9 +36,9 @@ def info(kind: str, name: str, as_json: bool) -> None:
     Options are set where the plugin is chosen:
       rllm.algorithm.adv_estimator={name: grpo, norm_adv_by_std_in_grpo: false}
     """
-    from rllm.cli import print_table
     from rllm.inspection.describe import list_options
     from rllm_core.plugins.registry import Registry
+    from rllm_record.terminal import print_table
 
     entry = Registry.load().get(kind, name)
     plugin = entry.plugin
@@ -65,16 +65,11 @@ def info(kind: str, name: str, as_json: bool) -> None:
 
 def describe_plugin(entry: Registered[Any]) -> dict[str, Any]:
     """Return the facts and options of a plugin as JSON."""
+    from rllm.cli import describe_entry
     from rllm.inspection.describe import list_options
 
     return {
-        "kind": entry.kind,
-        "name": entry.name,
-        "qualified_name": entry.qualified_name,
-        "distribution": entry.distribution,
-        "version": entry.version,
-        "summary": entry.plugin.summary,
-        "deprecated": entry.plugin.deprecated,
+        **describe_entry(entry),
         "facts": list_facts(entry.plugin),
         "options": [option._asdict() for option in list_options(entry.plugin.params)],
     }

@@ -11,8 +11,9 @@ import click
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless, one_line
 from rllm_record.run_files import RUNS, find_runs, no_run_error, short_path
+from rllm_record.terminal import print_table
 from rllm_view.commands.explaining import short_uid
-from rllm_view.commands.tables import print_runs, print_table
+from rllm_view.commands.tables import print_runs
 from rllm_view.commands.values import print_json
 from rllm_view.reading.rollouts import Filter, find_rollouts
 from rllm_view.reading.run import Run, newest_first

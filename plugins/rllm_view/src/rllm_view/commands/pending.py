@@ -12,7 +12,7 @@ import click
 from rllm_core.notices import harmless, one_line
 from rllm_record.pending import PendingFile
 from rllm_record.run_files import RUNS, find_runs, no_run_error, one_run, short_path
-from rllm_view.commands.tables import print_table
+from rllm_record.terminal import print_table
 from rllm_view.commands.values import print_json
 from rllm_view.reading.pending import pending_rollouts, pending_rows
 from rllm_view.reading.run import Run, RunSummary, newest_first

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -16,9 +17,18 @@ from rllm_core.plugins.discovery import BLOCK_VARIABLE, COMMAND, CORE, PROGRAM, 
 if TYPE_CHECKING:
     from rllm.builtin.plugin_packages.installer import PackageChange
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
 UNCHANGED = "Dry run: nothing was changed."
-JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+CHANGE = (
+    click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs."),
+    click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing."),
+)
+SOURCE = (
+    click.option("--no-index", is_flag=True, help="Read no index, only --find-links."),
+    click.option("--find-links", multiple=True, metavar="DIRECTORY", help="Directory or page with wheels."),
+    click.option("--index-url", metavar="URL", help="Address of the package index. The default is pip's or uv's."),
+)
+"""Options of pip and uv."""
 
 
 class Name(NamedTuple):
@@ -29,30 +39,13 @@ class Name(NamedTuple):
     distribution: str
 
 
-def _install_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that choose packages. They are pip's and uv's."""
-    for option in (
-        JSON,
-        DRY_RUN,
-        click.option("--no-index", is_flag=True, help="Read no index, only --find-links."),
-        click.option("--find-links", multiple=True, metavar="DIRECTORY", help="Directory or page with wheels."),
-        click.option("--index-url", metavar="URL", help="Address of the package index. The default is pip's or uv's."),
-    ):
-        command = option(command)
-    return command
+def _add_options(*options: Callable[..., Any]) -> Callable[..., click.Command]:
+    """Return a decorator that makes a command of package names with these options, the last one first in `--help`."""
+    return lambda function: click.command()(NAMES(reduce(lambda made, option: option(made), options, function)))
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_install_options
-def install(
-    names: tuple[str, ...],
-    index_url: str | None,
-    find_links: tuple[str, ...],
-    no_index: bool,
-    dry_run: bool,
-    is_json: bool,
-) -> int:
+@_add_options(*CHANGE, *SOURCE)
+def install(names: tuple[str, ...], **chosen: Any) -> int:
     """Install packages with plugins into the running environment.
 
     NAME is a package, a requirement such as `rllm-median<2`, or the path of a package. A package that does not fit the
@@ -64,20 +57,11 @@ def install(
       rllm plugins install rllm-median --dry-run --json
       rllm plugins install my-estimator --no-index --find-links ./wheels
     """
-    return _install(names, _source(index_url, find_links, no_index), dry_run=dry_run, is_json=is_json)
+    return _install(names, **chosen)
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_install_options
-def upgrade(
-    names: tuple[str, ...],
-    index_url: str | None,
-    find_links: tuple[str, ...],
-    no_index: bool,
-    dry_run: bool,
-    is_json: bool,
-) -> int:
+@_add_options(*CHANGE, *SOURCE)
+def upgrade(names: tuple[str, ...], **chosen: Any) -> int:
     """Upgrade packages with plugins to their newest versions that fit the installed version of rllm.
 
     \b
@@ -91,14 +75,10 @@ def upgrade(
     if missing := [name for name in names if requirement_name(name) not in versions]:
         hint = f"Install it: rllm plugins install {' '.join(missing)}"
         raise ConfigError("plugin-not-installed", f"{missing[0]} is not installed.", hint)
-    options = ["--upgrade", *_source(index_url, find_links, no_index)]
-    return _install(names, options, dry_run=dry_run, is_json=is_json)
+    return _install(names, "--upgrade", **chosen)
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@DRY_RUN
-@JSON
+@_add_options(*CHANGE)
 def uninstall(names: tuple[str, ...], dry_run: bool, is_json: bool) -> None:
     """Uninstall packages with plugins. Packages that other installed packages require are rejected.
 
@@ -132,22 +112,27 @@ def list_names(distributions: Collection[str]) -> list[Name]:
     return [name for name in (*plugins, *commands) if normalize(name.distribution) in distributions]
 
 
-def _source(index_url: str | None, find_links: Sequence[str], no_index: bool) -> list[str]:
-    words = [f"--find-links={place}" for place in find_links]
-    return [*words, *([f"--index-url={index_url}"] if index_url else []), *(["--no-index"] if no_index else [])]
-
-
-def _install(requirements: Sequence[str], options: Sequence[str], *, dry_run: bool, is_json: bool) -> int:
+def _install(
+    requirements: Sequence[str],
+    *options: str,
+    index_url: str | None,
+    find_links: Sequence[str],
+    no_index: bool,
+    dry_run: bool,
+    is_json: bool,
+) -> int:
     """Install packages and print the changes. Return the exit code, which is 1 if no plugin of them can be used."""
     from rllm.builtin.plugin_packages.installer import find_installer, list_versions
 
+    words = [*options, *(f"--find-links={place}" for place in find_links)]
+    words += [*([f"--index-url={index_url}"] if index_url else []), *(["--no-index"] if no_index else [])]
     _check_packages(requirements)
     installer, versions = find_installer(), list_versions()
-    planned = installer.resolve(requirements, options)
+    planned = installer.resolve(requirements, words)
     changes = {each.distribution: (versions.get(each.distribution, ""), each.version) for each in planned}
     before = list_names(changes) if changes else []
     if planned and not dry_run:
-        installer.install(requirements, options)
+        installer.install(requirements, words)
         after = list_names(changes)
     else:
         after = list(_list_announced_names(planned))
@@ -231,7 +216,7 @@ def _print_changes(
     versions: Mapping[str, tuple[str, str]], before: Collection[Name], after: Collection[Name], *, is_json: bool
 ) -> None:
     """Print versions and names before and after. An empty version means that the package is not installed."""
-    from rllm.cli.tables import print_table
+    from rllm_record.terminal import print_table
 
     names = [*before, *(name for name in after if name not in before)]
     plugins = [(_describe_change(name in before, name in after), *name) for name in names]

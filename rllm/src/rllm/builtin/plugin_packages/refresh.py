@@ -46,10 +46,10 @@ def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
     import shlex
 
     from rllm.builtin.plugin_packages.index_reader import read_directory, read_index, without_password
-    from rllm.cli.tables import print_table
     from rllm_core.errors import RllmError
     from rllm_core.files import write_atomically
     from rllm_core.plugins.discovery import read_refreshed_packages, refreshed_index_path
+    from rllm_record.terminal import print_table
 
     directory = Path(index).expanduser()
     if directory.is_dir():

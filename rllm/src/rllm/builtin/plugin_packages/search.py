@@ -45,7 +45,7 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
       rllm plugins search environment games
       rllm plugins search --json | jq -r '.[] | select(.installed == null) | .distribution' | uniq
     """
-    from rllm.cli.tables import print_table
+    from rllm_record.terminal import print_table
 
     offers = list(list_offers())
     found = [offer for offer in offers if matches(offer, words)]

@@ -29,7 +29,6 @@ def verify(run: Path, is_json: bool) -> int:
     """
     import json
 
-    from rllm.cli.tables import print_table
     from rllm.runs.plugin_check import (
         compare_plugins,
         digest_package,
@@ -41,6 +40,7 @@ def verify(run: Path, is_json: bool) -> int:
     from rllm_core.errors import ConfigError
     from rllm_core.plugins.registry import Registry
     from rllm_record.run_files import no_run_error
+    from rllm_record.terminal import print_table
 
     directory = run.expanduser()
     if not directory.is_dir():

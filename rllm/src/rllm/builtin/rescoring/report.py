@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.builtin.rescoring.estimators import RescoredGroups, ScoredGroup, label
-from rllm.cli import print_table
+from rllm_record.terminal import print_table
 
 LARGEST = 5
 HEADINGS = ("role", "estimator", "no signal", "mean |A|", "signs changed", "flipped", "correlation")

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from rllm.builtin.reward_lab.trial import Result, Trial
-from rllm.cli import print_table
 from rllm.evaluation.statistics import Estimate
+from rllm_record.terminal import print_table
 
 SCHEMA_VERSION = 1
 _WIDTH = 100

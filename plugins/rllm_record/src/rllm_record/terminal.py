@@ -1,4 +1,4 @@
-"""Tables on the terminal; into a pipe they are plain text, as wide as they need to be, so that nothing is cut off."""
+"""Tables on the terminal. In a pipe they are plain text as wide as it must be, so that nothing is cut off."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, bold:
     elif sys.stdout.isatty():
         _print_for_people(headings, rows, bold)
     else:
-        _print_for_programs(headings, rows)
+        for line in align([headings, *rows] if headings else rows):
+            click.echo(line)
 
 
-def _print_for_programs(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    lines = [headings, *rows] if headings else list(rows)
-    widths = [max(len(line[column]) for line in lines) for column in range(len(rows[0]))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def align(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return each line with its cells padded to the widths of their columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def _print_for_people(headings: Sequence[str], rows: Sequence[Sequence[str]], bold: int) -> None:
-    # Imported here: it takes longer than everything else that listing plugins to a pipe does.
+    # Imported here, because it takes longer than printing to a pipe.
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -36,5 +36,5 @@ def _print_for_people(headings: Sequence[str], rows: Sequence[Sequence[str]], bo
     for index, heading in enumerate(headings or [""] * len(rows[0])):
         table.add_column(heading, style="bold" if index == bold else "", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(Text, row))
     Console().print(table)
