@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -16,13 +17,18 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from rllm_core.contracts.estimator import Advantages
+from rllm_core.plugins.registry import forget_in_process
 
 PLUGINS = Path(__file__).parents[2] / "examples/plugins"
 NAMES = {
     "flash-reinforce": ("estimator", "flash_reinforce"),
     "minigrid-text": ("environment", "minigrid_text"),
     "novelty-reward": ("reward", "novelty_reward"),
+    "rllm-opo-port": ("estimator", "opo_port"),
     "sqlite-metrics": ("tracker", "sqlite_metrics"),
     "ulimit-sandbox": ("sandbox", "ulimit_sandbox"),
 }
@@ -130,3 +136,41 @@ def test_run_uses_the_sandbox(tmp_path: Path) -> None:
     (directory,) = tmp_path.glob("runs/*/*")
     plugins = json.loads((directory / "plugins.json").read_text())
     assert "ulimit_sandbox" in json.dumps(plugins)
+
+
+def test_three_implementations_of_opo_give_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rllm_core import get_rllm_adv_estimator
+    from rllm_core.algorithms.columns import build_estimator_input
+    from rllm_core.contracts.params import NoParams
+    from rllm_core.data.batch import build_batch
+    from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+    from rllm_estimators.centred import opo
+
+    random = np.random.default_rng(0)
+    groups = [
+        TrajectoryGroup(
+            group_id=f"{task}:agent",
+            trajectories=[
+                Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=float(random.normal()))
+                for length in random.integers(1, 9, size)
+            ],
+        )
+        for task, size in enumerate((4, 3, 2))
+    ]
+    inputs = build_estimator_input(build_batch(groups), np.ones(len(groups), dtype=bool))
+    ours = opo(inputs, NoParams()).values
+    monkeypatch.syspath_prepend(PLUGINS / "rllm-opo-port/src")
+    from rllm_opo_port.opo import opo as ported
+
+    result = ported(inputs, NoParams())
+    assert isinstance(result, Advantages)
+    np.testing.assert_allclose(result.values, ours, atol=1e-12)
+
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (PLUGINS / "rllm-opo-port/README.md").read_text(), re.M | re.S)
+    try:
+        exec(code, {})
+        rewards = [np.array([each.reward for each in group.trajectories]) for group in groups]
+        classic, _ = get_rllm_adv_estimator("opo_classic")(rewards, None, traj_groups=groups)
+    finally:
+        forget_in_process("estimator", "opo_classic")
+    np.testing.assert_allclose(np.concatenate(classic), ours, atol=1e-12)

@@ -12,12 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from rllm_core.contracts.estimator import Advantages
-from rllm_core.plugins.registry import forget_in_process
 from rllm_record.steps import StepFiles
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -103,61 +100,6 @@ def test_the_agent_s_configuration_passes_a_dry_run(example: Callable[[str], Pat
     words = [word.replace("Qwen/Qwen3-0.6B", "tiny") for word in command]
     done = rllm_here(*words, "--dry-run")
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.long
-def test_an_estimator_package_keeps_its_contract_and_trains(
-    example: Callable[[str], Path], command_server: Any, forked_rllm: Rllm, environ: dict[str, str]
-) -> None:
-    directory = example("opo_estimator")
-    offline = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet", "--no-deps")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", *offline, "--target", "site", "."], cwd=directory, check=True
-    )
-    environ["PYTHONPATH"] = str(directory / "site")
-    tested = command_server.start("pytest", ["-q", "tests"], directory, environ)
-    printed, errors = tested.communicate()
-    assert tested.returncode == 0, printed + errors
-    (command,) = commands("opo_estimator", "rllm")
-    trained(forked_rllm(*command, *SHORT), directory, "opo_port")
-
-
-def test_three_implementations_of_opo_give_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rllm_core import get_rllm_adv_estimator
-    from rllm_core.algorithms.columns import build_estimator_input
-    from rllm_core.contracts.params import NoParams
-    from rllm_core.data.batch import build_batch
-    from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
-    from rllm_estimators.centred import opo
-
-    random = np.random.default_rng(0)
-    groups = [
-        TrajectoryGroup(
-            group_id=f"{task}:agent",
-            trajectories=[
-                Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=float(random.normal()))
-                for length in random.integers(1, 9, size)
-            ],
-        )
-        for task, size in enumerate((4, 3, 2))
-    ]
-    inputs = build_estimator_input(build_batch(groups), np.ones(len(groups), dtype=bool))
-    ours = opo(inputs, NoParams()).values
-    monkeypatch.syspath_prepend(EXAMPLES / "opo_estimator" / "src")
-    from rllm_opo_port.opo import opo as ported
-
-    result = ported(inputs, NoParams())
-    assert isinstance(result, Advantages)
-    np.testing.assert_allclose(result.values, ours, atol=1e-12)
-
-    (code,) = re.findall(r"^```python\n(.*?)^```$", (EXAMPLES / "opo_estimator/README.md").read_text(), re.M | re.S)
-    try:
-        exec(code, {})
-        rewards = [np.array([each.reward for each in group.trajectories]) for group in groups]
-        classic, _ = get_rllm_adv_estimator("opo_classic")(rewards, None, traj_groups=groups)
-    finally:
-        forget_in_process("estimator", "opo_classic")
-    np.testing.assert_allclose(np.concatenate(classic), ours, atol=1e-12)
 
 
 @pytest.mark.parametrize(
