@@ -1,14 +1,12 @@
 """Measure `rllm doctor`: cause faults in real runs by their settings, and count alarms in runs without a fault.
 
-    python benchmarks/doctor.py faults [--only NAME ...] [--out DIRECTORY]
+    python benchmarks/doctor.py faults [--only NAME ...] [--seed 0 1] [--out DIRECTORY]
     python benchmarks/doctor.py healthy [--seeds 10] [--out DIRECTORY] [--write]
-    python benchmarks/doctor.py others [--out DIRECTORY]     # needs: pip install rldoctor==0.2.0 rlprobe==0.1.0
 
-`faults` trains the model `tiny` on sums and on the game `guess`, once for each fault of the lists of rldoctor 0.2.0 and
-rlprobe 0.1.0, and for faults that their lists do not have. A fault is found if its rule is the first finding. `healthy`
-trains with ten settings that learn, with each seed. `--write` stores the alarms of each rule in `false_alarms.json` of
-rllm, from which `rllm doctor` prints them. `others` gives the same runs to rldoctor and rlprobe. A run that exists in
-`--out` is not trained again.
+`faults` trains the model `tiny` on sums and on the game `guess` with each seed: once for each fault of the lists of
+rldoctor 0.2.0 and rlprobe 0.1.0, and for faults that their lists do not have. A fault is found if its rule is the first
+finding. `healthy` trains with ten settings that learn, with each seed. `--write` stores the alarms of each rule in
+`false_alarms.json` of rllm, from which `rllm doctor` prints them. A run that exists in `--out` is not trained again.
 
 Runs are forked from one process that has imported torch, and each uses one thread.
 """
@@ -25,16 +23,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from rllm.builtin.doctor.catalog import RULES
 from rllm.builtin.doctor.reading import read_run
 from rllm.builtin.doctor.rule import FALSE_ALARMS, Diagnosis, diagnose
-from rllm.builtin.doctor.run_data import Column, RunData
+from rllm.builtin.doctor.run_data import Column
 from rllm_core.errors import RllmError
 from rllm_record.run_files import read_status
 
@@ -168,17 +166,9 @@ class Setting:
     name: str
     words: tuple[str, ...]
     expected: tuple[str, ...] = ()
-    rldoctor: str = ""
-    """Detector of rldoctor for this fault. Empty if it is not in rldoctor's list."""
-    rlprobe: str = ""
-    """Signature of rlprobe for this fault. Empty if it is not in rlprobe's list."""
+    lists: tuple[str, ...] = ("none",)
+    """Tools with this fault in their lists."""
     steps: int = STEPS
-
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """The tools with this fault in their lists."""
-        names = {"rldoctor": self.rldoctor, "rlprobe": self.rlprobe}
-        return tuple(tool for tool, detector in names.items() if detector) or ("none",)
 
 
 def question(*rewards: str, weights: Sequence[float] = ()) -> tuple[str, ...]:
@@ -197,43 +187,42 @@ def ahead(steps: int) -> tuple[str, ...]:
 
 
 FAULTS = (
-    Setting(name="too_hard", words=question("zero"), expected=("tasks_too_hard",), rldoctor="advantage_collapse"),
+    Setting(name="too_hard", words=question("zero"), expected=("tasks_too_hard",), lists=("rldoctor",)),
     Setting(
-        name="saturated_groups", words=question("one"), expected=("tasks_too_easy",), rldoctor="advantage_collapse"
+        name="saturated_groups",
+        words=question("one"),
+        expected=("tasks_too_easy",),
+        lists=("rldoctor",),
     ),
     Setting(
         name="entropy_collapse",
         words=question("shortcut"),
         expected=("entropy_collapse",),
-        rldoctor="entropy_collapse",
-        rlprobe="entropy_collapse",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="reward_hacking",
         words=(*question("leaky"), "data.max_response_length=6"),
         expected=("reward_without_solving", "validation_against_training"),
-        rldoctor="reward_hacking",
+        lists=("rldoctor",),
     ),
     Setting(
         name="length_hacking",
         words=(*question("length"), "data.max_response_length=16"),
         expected=("reward_follows_length",),
-        rldoctor="length_pathology",
-        rlprobe="reward_hack_length",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="truncation",
         words=(*question("finished"), "data.max_response_length=1"),
         expected=("truncation",),
-        rldoctor="length_pathology",
-        rlprobe="truncation_starve",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="kl_blowup",
         words=(*question("right"), "rllm.algorithm.kl_beta=0.0001", "training.learning_rate=0.03"),
         expected=("kl_explosion", "update_too_large"),
-        rldoctor="kl_drift",
-        rlprobe="kl_blowup",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="clip_saturation",
@@ -244,68 +233,66 @@ FAULTS = (
             *(f"rllm.algorithm.{key}=0.001" for key in CLIPS),
         ),
         expected=("clipping",),
-        rldoctor="clip_saturation",
-        rlprobe="clip_saturation",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="grad_spikes",
         words=question("spikes"),
         expected=("gradient_spikes",),
-        rldoctor="gradient_pathology",
-        rlprobe="grad_pathology",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="plateau",
         words=(*question("right"), "rllm.algorithm.kl_beta=0.3"),
         expected=("plateau",),
-        rldoctor="plateau",
         steps=80,
+        lists=("rldoctor",),
     ),
     Setting(
         name="format_domination",
         words=question("is_number", "right", weights=(1.0, 0.05)),
         expected=("dominant_component",),
-        rldoctor="reward_composition",
-        rlprobe="format_gaming",
+        lists=("rldoctor", "rlprobe"),
     ),
     Setting(
         name="degenerate_groups",
         words=(*question("right"), "rllm.rollout.n=2", "training.learning_rate=1e-4"),
         expected=("tasks_too_hard", "dead_groups"),
-        rlprobe="degenerate_groups",
+        lists=("rlprobe",),
     ),
     Setting(
         name="adv_collapse",
         words=question("even_only"),
         expected=("stuck_tasks", "dead_groups"),
-        rlprobe="adv_collapse",
         steps=80,
+        lists=("rlprobe",),
     ),
     Setting(
         name="reward_std_death",
         words=question("dies"),
         expected=("constant_reward",),
-        rlprobe="reward_std_death",
+        lists=("rlprobe",),
     ),
     Setting(
         name="value_divergence",
         words=(*question("right"), "rllm.algorithm.adv_estimator=gae", "critic.learning_rate=30"),
         expected=("useless_critic",),
-        rlprobe="value_divergence",
+        lists=("rlprobe",),
     ),
     Setting(
         name="repetition_spiral",
         words=(*question("repeats"), *LONG),
         expected=("repeating_responses", "reward_follows_length"),
-        rlprobe="repetition_spiral",
+        steps=80,
+        lists=("rlprobe",),
     ),
     Setting(
         name="ref_drift_asymmetry",
         words=(*question("first_token"), *LONG, "rllm.algorithm.kl_beta=0.001"),
         expected=("kl_at_start",),
-        rlprobe="ref_policy_drift_asymmetry",
+        lists=("rlprobe",),
     ),
-    Setting(name="throughput_rot", words=question("slower"), expected=("slower_steps",), rlprobe="throughput_rot"),
+    Setting(name="throughput_rot", words=question("slower"), expected=("slower_steps",), lists=("rlprobe",)),
     Setting(
         name="missing_rewards",
         words=(*question("fails"), "rllm.algorithm.on_missing_reward=zero"),
@@ -427,12 +414,12 @@ def examine(directory: Path, setting: Setting, seed: int) -> Diagnosis:
     return diagnose(read_run(directory / "runs/rllm-training" / name), RULES)
 
 
-def measure_faults(directory: Path, only: Sequence[str], seed: int) -> None:
-    """Print the findings for each fault."""
-    print("| fault | list | first finding | expected | other findings | time |\n|---|---|---|---|---|---|", flush=True)
+def measure_faults(directory: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
+    """Print the findings for each fault with each seed."""
+    print("| run | list | first finding | expected | other findings | time |\n|---|---|---|---|---|---|", flush=True)
     found: Counter[str] = Counter()
-    chosen = [setting for setting in FAULTS if not only or setting.name in only]
-    for setting in chosen:
+    runs: Counter[str] = Counter()
+    for setting, seed in product([each for each in FAULTS if not only or each.name in only], seeds):
         began = time.perf_counter()
         try:
             names = [finding.rule.name for finding in examine(directory, setting, seed).findings]
@@ -442,11 +429,12 @@ def measure_faults(directory: Path, only: Sequence[str], seed: int) -> None:
         is_found = first in setting.expected
         for each in setting.lists:
             found[each] += is_found
+            runs[each] += 1
         result = "yes" if is_found else "/".join(setting.expected)
-        cells = [setting.name, ", ".join(setting.lists), first, result, ", ".join(others)]
+        cells = [f"{setting.name}-{seed}", ", ".join(setting.lists), first, result, ", ".join(others)]
         print(f"| {' | '.join(cells)} | {time.perf_counter() - began:.0f} s |", flush=True)
-    for each, count in found.items():
-        print(f"{each}: {count} of {sum(each in setting.lists for setting in chosen)}")
+    for each, count in runs.items():
+        print(f"{each}: {found[each]} of {count}")
 
 
 def measure_healthy(directory: Path, only: Sequence[str], seeds: int, *, write: bool) -> None:
@@ -474,121 +462,12 @@ def measure_healthy(directory: Path, only: Sequence[str], seeds: int, *, write: 
         FALSE_ALARMS.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
 
 
-TRL_NAMES = {
-    Column.REWARD: "reward",
-    Column.REWARD_STD: "reward_std",
-    Column.ZERO_ADVANTAGE: "frac_reward_zero_std",
-    Column.VALIDATION: "eval/accuracy",
-    Column.ENTROPY: "entropy",
-    Column.KL_REFERENCE: "kl",
-    Column.CLIPPED: "clip_ratio/region_mean",
-    Column.GRADIENT: "grad_norm",
-    Column.LEARNING_RATE: "learning_rate",
-    Column.LENGTH: "completions/mean_length",
-    Column.TRUNCATED: "completions/clipped_ratio",
-    Column.STEP_SECONDS: "step_time",
-    Column.TOKENS_PER_SECOND: "perf/throughput",
-    Column.EXPLAINED_VARIANCE: "critic/vf_explained_var",
-}
-RLPROBE_NAMES = {
-    Column.REWARD: "reward_mean",
-    Column.REWARD_STD: "reward_std",
-    Column.ZERO_ADVANTAGE: "adv_zero_frac",
-    Column.ENTROPY: "entropy_mean",
-    Column.KL_REFERENCE: "kl_mean",
-    Column.CLIPPED: "clip_fraction",
-    Column.GRADIENT: "grad_norm",
-    Column.LEARNING_RATE: "lr",
-    Column.LENGTH: "completion_len_mean",
-    Column.TRUNCATED: "truncation_rate",
-    Column.STEP_SECONDS: "step_time_s",
-    Column.EXPLAINED_VARIANCE: "value_explained_variance",
-}
-"""Names of the metrics in the other tools' logs."""
-
-
-def step_lines(run: RunData, names: dict[Column, str]) -> list[dict[str, float]]:
-    """Return the metrics of each training step under other names."""
-    lines: list[dict[str, float]] = []
-    for row, step in enumerate(run.steps):
-        values = {name: float(run.metrics[column][row]) for column, name in names.items() if column in run.metrics}
-        if step >= 0:
-            lines.append({"step": int(step)} | {name: value for name, value in values.items() if value == value})
-    return lines
-
-
-def reward_means(run: RunData, step: int) -> dict[str, float]:
-    """Return the mean of each reward of a step."""
-    rows = run.all_rollouts.select(run.all_rollouts.step == step)
-    return {name: float(values.mean()) for name, values in rows.components.items() if len(values)}
-
-
-def ask_rldoctor(run: RunData) -> list[str]:
-    """Return rldoctor's findings from the level of a warning, the worst first."""
-    rl_doctor = import_module("rl_doctor")
-    lines = step_lines(run, TRL_NAMES)
-    for line in lines:
-        line |= {f"rewards/{name}/mean": value for name, value in reward_means(run, int(line["step"])).items()}
-    problems = rl_doctor.diagnose(rl_doctor.run_from_records(lines)).problems
-    return [each.detector for each in problems if each.severity >= rl_doctor.Severity.WARNING]
-
-
-def ask_rlprobe(run: RunData, directory: Path) -> list[str]:
-    """Return rlprobe's findings, the worst first."""
-    schemas, storage = import_module("rlprobe.schemas"), import_module("rlprobe.storage")
-    rows = run.all_rollouts
-    manifest = schemas.RunManifest(run_id="run", created_at="2026-01-01T00:00:00Z", algorithm="grpo")
-    with storage.RunWriter(directory, manifest) as writer:
-        for line in step_lines(run, RLPROBE_NAMES):
-            equal = rows.groups.is_equal[rows.groups.step == line["step"]]
-            share = {"zero_variance_group_frac": float(equal.mean())} if len(equal) else {}
-            writer.add_step(schemas.StepRecord(**line, **share, reward_components=reward_means(run, int(line["step"]))))
-        writer.add_samples(
-            schemas.SampleRecord(
-                step=int(rows.step[row]),
-                sample_id=str(row),
-                group_id=str(rows.group[row]),
-                completion_text=rows.text[row],
-                reward_total=float(rows.reward[row]),
-                completion_len=int(rows.length[row]),
-                truncated=bool(rows.truncated[row]),
-            )
-            for row in range(len(rows))
-        )
-    return [each.signature_id.lower() for each in import_module("rlprobe.doctor.engine").diagnose(directory)]
-
-
-def compare_others(directory: Path) -> None:
-    """Print the findings of rldoctor and rlprobe on each finished run, and count faults that they find."""
-    print("| run | rllm | rldoctor | rlprobe |\n|---|---|---|---|", flush=True)
-    counts: Counter[str] = Counter()
-    settings = {setting.name: setting for setting in (*FAULTS, *HEALTHY)}
-    for place in sorted((directory / "runs/rllm-training").iterdir()):
-        setting = settings.get(place.name.rpartition("-")[0])
-        if setting is None or not is_finished(place):
-            continue
-        run = read_run(place)
-        with TemporaryDirectory() as recording:
-            others = {"rldoctor": ask_rldoctor(run), "rlprobe": ask_rlprobe(run, Path(recording, "run"))}
-        names = [finding.rule.name for finding in diagnose(run, RULES).findings]
-        for tool, found in others.items():
-            detector = getattr(setting, tool)
-            counts[f"{tool}: faults of its list"] += bool(detector)
-            counts[f"{tool}: found"] += detector in found
-            counts[f"{tool}: found first"] += found[:1] == [detector]
-            counts[f"{tool}: alarms in runs without a fault"] += not setting.expected and bool(found)
-        counts["runs without a fault"] += not setting.expected
-        cells = (", ".join(each) or "none" for each in (names, *others.values()))
-        print(f"| {place.name} | {' | '.join(cells)} |", flush=True)
-    print("\n".join(f"{name}: {count}" for name, count in counts.items()))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("faults", "healthy", "others"))
+    parser.add_argument("part", choices=("faults", "healthy"))
     parser.add_argument("--only", nargs="+", default=())
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -600,8 +479,6 @@ def main() -> None:
     write_inputs(directory)
     if arguments.part == "faults":
         measure_faults(directory, arguments.only, arguments.seed)
-    elif arguments.part == "others":
-        compare_others(directory)
     else:
         measure_healthy(directory, arguments.only, arguments.seeds, write=arguments.write)
 

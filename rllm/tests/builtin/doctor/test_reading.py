@@ -74,6 +74,18 @@ def test_trl_state_file_has_metrics_only(tmp_path: Path) -> None:
     assert run.rollouts is None
 
 
+def test_trl_rewards_have_fitted_weights(tmp_path: Path) -> None:
+    history = [
+        {"step": step, "reward": 0.5 + 0.1 * step, "rewards/right/mean": 0.5, "rewards/form/mean": step}
+        for step in STEPS
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    row = {"step": [1], "prompt": ["a"], "completion": ["1"], "right": [1.0], "form": [2.0], "seconds": [7.0]}
+    pd.DataFrame(row | {"advantage": [0.0]}).to_parquet(tmp_path / "completions_00001.parquet")
+
+    assert read_run(tmp_path).all_rollouts.reward == pytest.approx([1.2])
+
+
 def test_verl_log_and_rollouts_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_verl(tmp_path)
     found = findings_of(capsys, str(tmp_path / "log.jsonl"), "--rollouts", str(tmp_path / "rollouts"))

@@ -53,6 +53,7 @@ def rows_of(*rewards: float, steps: int = STEPS, **fields: Any) -> list[dict[str
         ("gradient_spikes", {Column.GRADIENT: [1, 1, 1, 90] * 10}),
         ("entropy_collapse", {Column.ENTROPY: [2] * 10 + [0.01] * 30, Column.REWARD: FLAT}),
         ("entropy_too_high", {Column.ENTROPY: np.linspace(1, 3, STEPS), Column.REWARD: FLAT}),
+        ("entropy_too_high", {Column.ENTROPY: [1] + [4] * 39, Column.REWARD: FLAT, Column.TRUNCATED: 0.9}),
         ("learning_rate_ended", {Column.LEARNING_RATE: [1e-5] * 20 + [0] * 20}),
         ("sampler_mismatch", {Column.MISMATCH: 0.3}),
         ("old_tokens", {Column.STALENESS: 5}),
@@ -76,13 +77,23 @@ def test_metric_of_fault_is_found_first(expected: str, metrics: Mapping[Column, 
     [
         {Column.ENTROPY: [2] * 10 + [0.01] * 30, Column.REWARD: RISE, Column.SOLVED: np.linspace(0, 1, STEPS)},
         {Column.GRADIENT: [1, 2, 1, 3] * 10},
+        {Column.GRADIENT: [0.05, 0.05, 0.05, 1] * 10, Column.ZERO_ADVANTAGE: [0.8, 0.8, 0.8, 0] * 10},
         {Column.LEARNING_RATE: np.linspace(1e-5, 0, STEPS)},
         {Column.MISMATCH: 0.3, Column.STALENESS: 1},
         {Column.LENGTH: np.linspace(10, 90, STEPS), Column.REWARD: RISE},
         {Column.VALIDATION: RISE, Column.REWARD: RISE},
         {Column.REWARD: RISE},
     ],
-    ids=["solved", "uneven gradients", "whole schedule", "old tokens differ", "useful length", "validation", "rise"],
+    ids=[
+        "solved",
+        "uneven gradients",
+        "uneven signal",
+        "whole schedule",
+        "old tokens differ",
+        "useful length",
+        "validation",
+        "rise",
+    ],
 )
 def test_similar_run_without_fault_has_no_finding(metrics: Mapping[Column, Any]) -> None:
     assert names_of(run_of(metrics)) == []
@@ -106,6 +117,42 @@ def test_rollouts_of_fault_are_found_first(expected: str, rows: Sequence[Mapping
     assert names_of(run_of({}, rows))[0] == expected
 
 
+def change_at(step: int, before: Sequence[Any], after: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the rows of `before` until a step, and then the rows of `after`."""
+    return [row for row in before if row["step"] < step] + [row for row in after if row["step"] >= step]
+
+
+def test_lost_tasks_are_not_too_hard() -> None:
+    assert "tasks_too_hard" not in names_of(run_of({}, change_at(4, rows_of(1, 0), rows_of(0, 0))))
+
+
+@pytest.mark.parametrize(("step", "is_found"), [(0, True), (20, False)])
+def test_stuck_tasks_were_never_solved(step: int, is_found: bool) -> None:
+    stuck = [row | {"task": "b", "group": 100 + row["step"]} for row in change_at(step, rows_of(1, 0), rows_of(0, 0))]
+
+    assert ("stuck_tasks" in names_of(run_of({}, rows_of(1, 0) + stuck))) == is_found
+
+
+@pytest.mark.parametrize(("reward", "expected"), [(0, True), (1, False)])
+def test_truncation_with_high_reward_is_harmless(reward: float, expected: bool) -> None:
+    rows = rows_of(1.1, 0, reward, 0, truncated=[0, 0, 1, 0])
+
+    assert ("truncation" in names_of(run_of({}, rows))) == expected
+
+
+def test_wrong_responses_with_full_reward_are_learned() -> None:
+    rows = change_at(15, rows_of(1, 0, 0, 0, solved=[1, 0, 0, 0]), rows_of(1, 1, 1, 0, solved=[1, 1, 0, 0]))
+
+    assert names_of(run_of({}, rows)) == ["reward_without_solving"]
+
+
+def test_component_that_dominates_explains_constant_reward() -> None:
+    before = rows_of(1.1, 1, 0.1, 0, solved=[1, 0, 1, 0], components=COMPONENTS)
+    after = rows_of(1, 1, 1, 1, solved=0, components={"right": 0, "form": 1})
+
+    assert names_of(run_of({}, change_at(25, before, after)))[:2] == ["dominant_component", "constant_reward"]
+
+
 def test_finding_lists_tasks_and_rollouts() -> None:
     (finding, *_) = diagnose(run_of({}, rows_of(0, 0)), RULES).findings
 
@@ -117,7 +164,8 @@ def test_rule_without_data_is_listed_with_columns() -> None:
     skipped = {rule.name: columns for rule, columns in diagnose(run_of({Column.REWARD: RISE}), RULES).skipped}
 
     assert skipped["kl_explosion"] == [Column.KL_REFERENCE]
-    assert skipped["dominant_component"] == [Column.ROLLOUT_REWARD, Column.ROLLOUT_COMPONENTS]
+    lacks = [Column.ROLLOUT_REWARD, Column.ROLLOUT_SOLVED, Column.ROLLOUT_COMPONENTS]
+    assert skipped["dominant_component"] == lacks
 
 
 def test_kl_of_first_tokens_is_found() -> None:

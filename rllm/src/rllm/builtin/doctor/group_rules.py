@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.builtin.doctor.rule import EXAMPLES, Evidence, Remedy, Rule, evidence_of, examples, number, percent
-from rllm.builtin.doctor.run_data import Column, Groups, Rollouts, RunData
+from rllm.builtin.doctor.run_data import START, Column, Groups, Rollouts, RunData
 
 MOST = 0.75
 """Share of groups or rollouts that is most of them."""
@@ -66,7 +66,9 @@ def find_constant_reward(run: RunData) -> Evidence | None:
 def find_tasks_too_hard(run: RunData) -> Evidence | None:
     late = run.all_rollouts.between(0.5, 1)
     wrong = _wrong(late.groups, _worst(run))
-    if wrong.mean() < MOST or _wrong(run.all_rollouts.groups, _worst(run)).mean() < MOST:
+    # Tasks that the first policy can solve are not too hard: a policy that loses them has a different fault.
+    first = _wrong(run.all_rollouts.between(0, START).groups, _worst(run))
+    if min(first.mean(), wrong.mean(), _wrong(run.all_rollouts.groups, _worst(run)).mean()) < MOST:
         return None
     low, high = float(np.nanmin(late.reward)), float(np.nanmax(late.reward))
     rewards = f"every reward is {number(low)}" if low == high else f"rewards are {number(low)} to {number(high)}"
@@ -96,13 +98,15 @@ def find_stuck_tasks(run: RunData) -> Evidence | None:
     late = run.all_rollouts.between(0.5, 1)
     groups, wrong = late.groups, _wrong(late.groups, _worst(run))
     tasks = {str(task) for task in groups.task}
-    solvable = {str(task) for task in groups.task[~wrong]}
+    # A task that was solved before is forgotten, and that has a different cause.
+    every = run.all_rollouts.groups
+    solvable = {str(task) for task in every.task[~_wrong(every, _worst(run))]}
     often = {task for task, count in Counter(map(str, groups.task)).items() if count > 2}
     stuck = sorted((tasks - solvable) & often)
-    if len(stuck) < 0.3 * len(tasks) or not solvable:
+    if len(stuck) < 0.3 * len(tasks) or wrong.all():
         return None
     is_stuck = np.isin(groups.task.astype(str), stuck)
-    text = f"{len(stuck)} of {len(tasks)} tasks have no right rollout, and the others do not improve anymore"
+    text = f"{len(stuck)} of {len(tasks)} tasks never have a right rollout, and the others do not improve anymore"
     return _of_groups(late, is_stuck, text)
 
 

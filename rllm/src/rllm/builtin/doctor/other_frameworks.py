@@ -78,26 +78,42 @@ def read_trl(path: Path, rollouts: Path | None) -> RunData | None:
     lines = [line for line in lines if "train_runtime" not in line]
     directory = path if path.is_dir() else path.parent
     found = sorted((rollouts or directory).glob("**/completions_*.parquet"))
-    return _make_run("trl", path, lines, TRL, _read_completions(found))
+    return _make_run("trl", path, lines, TRL, _read_completions(found, _reward_weights(lines)))
 
 
-def _read_completions(files: Sequence[Path]) -> Rollouts | None:
+def _reward_weights(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the weights of TRL's reward functions, fitted to their means in the log. Empty if they do not fit."""
+    names = dict.fromkeys(name for line in lines for name in line if re.fullmatch("rewards/.+/mean", name))
+    rows = np.array([[line.get(name, np.nan) for name in ("reward", *names)] for line in lines], float)
+    reward, *means = rows[np.isfinite(rows).all(1)].T
+    if not names or not len(reward):
+        return {}
+    weights, *_ = np.linalg.lstsq(np.stack(means, 1), reward, rcond=None)
+    if not np.allclose(weights @ means, reward, atol=1e-4):
+        return {}
+    return {name.split("/", 1)[1].removesuffix("/mean"): float(w) for name, w in zip(names, weights, strict=True)}
+
+
+def _read_completions(files: Sequence[Path], weights: Mapping[str, float]) -> Rollouts | None:
     """Return the rollouts of TRL's completion files. None without a file."""
     import pyarrow.parquet as pq
 
-    rows = [_completion(row) for file in files for row in pq.read_table(file).to_pylist()]
+    rows = [_completion(row, weights) for file in files for row in pq.read_table(file).to_pylist()]
     return make_rollouts(rows) if rows else None
 
 
-def _completion(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of TRL's completions. The columns between completion and advantage are rewards and other values."""
+def _completion(row: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, Any]:
+    """Return a row of TRL's completions. Without weights, each number between completion and advantage is a reward."""
     components = {
         name: float(value)
         for name, value in row.items()
-        if name not in ("step", "advantage") and isinstance(value, int | float) and not isinstance(value, bool)
+        if (name in weights if weights else name not in ("step", "advantage"))
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
     }
     task = _text(row["prompt"])
-    reward = sum(value for value in components.values() if np.isfinite(value)) if components else None
+    known = [weights.get(name, 1.0) * value for name, value in components.items() if np.isfinite(value)]
+    reward = sum(known) if components else None
     return {
         "step": row["step"],
         "task": task,

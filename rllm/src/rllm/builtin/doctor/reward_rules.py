@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rllm.builtin.doctor.rule import Evidence, Remedy, Rule, evidence_of, examples, number, percent
-from rllm.builtin.doctor.run_data import Column, Floats, Rollouts, RunData
+from rllm.builtin.doctor.run_data import Column, Floats, Rollouts, RunData, Series
 
 LONGEST = 1000
 """Maximum number of characters of a response at its end that are searched for repetitions."""
@@ -20,6 +20,36 @@ def _within_groups(rows: Rollouts, values: Floats) -> Floats:
 
 
 def find_reward_without_solving(run: RunData) -> Evidence | None:
+    return _exploits(run) or _reward_without_gain(run)
+
+
+def _exploits(run: RunData) -> Evidence | None:
+    """Return evidence that the policy has learned wrong responses that get as much reward as right responses."""
+    if not run.has(Column.ROLLOUT_SOLVED):
+        return None
+    rows, groups = run.all_rollouts, run.all_rollouts.groups
+    # Agents of the same episode have different rewards, and only the episode is solved.
+    has_agents = len(set(zip(groups.step, groups.task, strict=True))) < len(groups.step)
+    if has_agents or not (rows.solved == 1).any():
+        return None
+    full = rows.reward >= np.nanmedian(rows.reward[rows.solved == 1])
+    wrong = rows.select(full & (rows.solved == 0))
+    steps = np.unique(rows.step)
+    counts = np.array([np.sum(wrong.step == step) for step in steps], float)
+    late = steps[len(steps) // 2 :]
+    rewarded = full & np.isin(rows.step, late)
+    of_rewarded = float(np.sum(rows.solved[rewarded] == 0) / max(1, rewarded.sum()))
+    if of_rewarded < 0.05 or not Series(steps, counts).compare_ends().is_rise:
+        return None
+    return Evidence(
+        text=f"{percent(of_rewarded)} of the rollouts with the reward of a right response are wrong in the second half "
+        "of the run",
+        steps=(int(late[0]), int(late[-1])),
+        rollouts=examples(wrong),
+    )
+
+
+def _reward_without_gain(run: RunData) -> Evidence | None:
     reward, solved = run.series(Column.REWARD), run.series(Column.SOLVED)
     gain, better = reward.compare_ends(), solved.compare_ends()
     if not gain.is_rise or better.after > 0.8 or len(solved) < len(reward) / 2:
@@ -80,7 +110,7 @@ def _shares(rows: Rollouts) -> dict[str, float]:
 
 def find_dominant_component(run: RunData) -> Evidence | None:
     rows = run.all_rollouts
-    complete = np.isfinite(rows.reward) & np.all([np.isfinite(each) for each in rows.components.values()], axis=0)
+    complete = np.all([np.isfinite(each) for each in (rows.reward, rows.solved, *rows.components.values())], axis=0)
     known = rows.select(complete)
     if not len(known):
         return None
@@ -90,7 +120,7 @@ def find_dominant_component(run: RunData) -> Evidence | None:
     name, share = max(shares.items(), key=lambda item: item[1])
     solved = _within_groups(known, known.solved)
     component = _within_groups(known, known.components[name])
-    if share < 0.8 or (np.isfinite(solved).all() and _correlation(component, solved) > 0.7):
+    if share < 0.8 or _correlation(component, solved) > 0.7:
         return None
     others = ", ".join(f"{other} {percent(each)}" for other, each in shares.items() if other != name)
     return Evidence(
@@ -169,6 +199,8 @@ def find_truncation(run: RunData) -> Evidence | None:
         return None if is_harmless or late.median < 0.3 else evidence_of(text, late)
     rows = run.all_rollouts.between(0.5, 1)
     cut, whole = rows.select(rows.truncated == 1), rows.select(rows.truncated == 0)
+    if len(whole) > 20 and np.nanmean(cut.reward) >= np.nanmean(whole.reward):
+        return None
     best = float(np.nanmax(rows.reward))
     if not len(cut) or 0 < best <= float(np.nanmin(rows.reward)):
         return None
@@ -257,7 +289,7 @@ REWARD_RULES = (
     Rule(
         name="dominant_component",
         title="One reward decides almost everything, and it does not reward right answers.",
-        needs=COMPONENTS,
+        needs=COMPONENTS | {Column.ROLLOUT_SOLVED},
         find=find_dominant_component,
         remedy=Remedy(rllm="the weights in rllm.reward", trl="reward_weights", verl="the sum in the reward function"),
     ),
@@ -285,7 +317,7 @@ REWARD_RULES = (
     ),
     Rule(
         name="reward_without_solving",
-        title="The reward rises, and the share of solved rollouts does not.",
+        title="Responses get a high reward without a right answer, and the policy learns it.",
         needs=frozenset({Column.REWARD, Column.SOLVED}),
         find=find_reward_without_solving,
         shows=(Column.REWARD, Column.SOLVED),

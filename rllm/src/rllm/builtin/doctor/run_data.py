@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Source = Literal["rllm", "trl", "verl", "prime-rl"]
+START = 0.02
+"""Share of the steps at the start of a run, in which training has hardly changed the policy."""
 
 
 class Column(StrEnum):

@@ -12,8 +12,9 @@ GENERATION = ("generate", "rollout", "gen", "update", "train", "actor")
 
 
 def _is_solved(run: RunData) -> bool:
+    """Return True if most rollouts are solved in the second half of the run, in which the reward cannot rise much."""
     series = run.series(Column.SOLVED)
-    return bool(len(series)) and series.part(0.75, 1).median > 0.8
+    return bool(len(series)) and series.part(0.5, 1).median > 0.8
 
 
 def find_reward_fell(run: RunData) -> Evidence | None:
