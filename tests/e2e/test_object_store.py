@@ -139,8 +139,10 @@ def test_run_of_a_lost_machine_ends_bit_equal(
     assert unequal_objects(server, working(tmp_path / "second")) == []
 
 
-@pytest.mark.parametrize("failure", ["hanging", "refusing"])
-def test_run_continues_while_the_server_is_away(server: S3Server, start: Start, tmp_path: Path, failure: str) -> None:
+@pytest.mark.parametrize(("failure", "seconds"), [("hanging", 0), ("refusing", 0), ("refusing", 60)])
+def test_run_continues_while_the_server_is_away(
+    server: S3Server, start: Start, tmp_path: Path, failure: str, seconds: int
+) -> None:
     reference = start(*WORDS)
     process = start(*WORDS, f"rllm.trainer.output_dir={server.url}")
     run = working(tmp_path / "first")
@@ -148,11 +150,26 @@ def test_run_continues_while_the_server_is_away(server: S3Server, start: Start, 
     with getattr(server, failure)():
         before = steps_of(run)
         process.wait_until(lambda: steps_of(run) >= min(before + 5, STEPS))
+        time.sleep(seconds)
     output = process.finish()
     reference.finish()
     assert results(run) == results(tmp_path / NAME)
     assert unequal_objects(server, run) == []
     assert ("cannot be written" in output) == ("can be written again, and has all files" in output)
+
+
+def test_stopped_process_changes_no_new_objects(server: S3Server, start: Start, tmp_path: Path) -> None:
+    url = f"rllm.trainer.output_dir={server.url}"
+    process = start(*WORDS, url)
+    weights = f"{NAME}/checkpoints/step_000004/backend/"
+    process.wait_until(lambda: any(name.startswith(weights) for name in server.names()))
+    process.process.send_signal(signal.SIGSTOP)
+    output = start(*WORDS, url, "--resume", machine="second").finish()
+    assert "to see if the run on" in output
+    before = {name: server.read(name) for name in server.names()}
+    process.process.send_signal(signal.SIGCONT)
+    assert "error[locked-directory]" in process.finish(1)
+    assert {name: server.read(name) for name in server.names()} == before
 
 
 def test_stopped_run_is_read_by_its_url(server: S3Server, start: Start, tmp_path: Path) -> None:
@@ -172,9 +189,13 @@ def test_stopped_run_is_read_by_its_url(server: S3Server, start: Start, tmp_path
     assert " rules" in read("doctor", place, codes=(0, 1))
     read("view", place, "--static", "run.html")
     assert (tmp_path / "run.html").stat().st_size > 50_000
-    read("export", place, "--to", "hf", "--output", "exported")
+    export = start("export", place, "--to", "hf", "--output", "exported", machine="second")
+    check = start("record", "check", place, machine="second")
+    for _ in range(2):
+        read("runs", "status", place)
+    export.finish()
     assert (tmp_path / "exported" / "model.safetensors").exists()
-    assert "equals the updates" in read("record", "check", place)
+    assert "equals the updates" in check.finish()
     assert "run-exists" in read("train", "guess", url, "rllm.trainer.experiment_name=guess-1", codes=(2,))
     assert "resuming after " in start(*WORDS, url, "--resume", machine="third").finish()
 

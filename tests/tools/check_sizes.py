@@ -31,7 +31,7 @@ LIMITS = {
     "plugins/rllm_plugin_kit": (5_391, 9),
     "plugins/rllm_record": (2_747, 10),
     "plugins/rllm_record/src/rllm_record/interchange": (1_240, 8),
-    "plugins/rllm_record/src/rllm_record/store": (729, 10),
+    "plugins/rllm_record/src/rllm_record/store": (783, 10),
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 15),
     "plugins/rllm_tinker_server": (3_725, 8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -99,6 +100,11 @@ class S3Server:
         """Return an object of the bucket. None if it does not exist."""
         answer = self._direct.get(f"/{BUCKET}/{name}")
         return None if answer.status_code == 404 else answer.raise_for_status().content
+
+    def names(self) -> list[str]:
+        """Return the names of all objects of the bucket, at most 1,000."""
+        answer = self._direct.get(f"/{BUCKET}", params={"list-type": 2}).raise_for_status()
+        return re.findall("<Key>([^<]*)</Key>", answer.text)
 
     def make_bucket(self) -> None:
         """Make the bucket."""

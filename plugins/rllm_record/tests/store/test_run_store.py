@@ -133,6 +133,37 @@ def test_second_machine_takes_over_from_a_killed_run(
     store.close()
 
 
+class TakenOver(FailingFiles):
+    """A file system whose next written object is followed by a takeover by a different machine."""
+
+    def __init__(self, place: StorePlace) -> None:
+        super().__init__(place.files)
+        self._place = place
+
+    def put_file(self, *arguments: Any) -> None:
+        if not self.writes:
+            self._place.write(".writer.json", b'{"writer": "b", "holder": "b", "is_open": true}')
+        self.writes.append(arguments[1])
+        self._files.put_file(*arguments)
+
+
+def test_writer_that_was_replaced_writes_no_further_object(
+    place: StorePlace, machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "SECONDS_WITHOUT_A_READ", 0.0)
+    directory = machine("a")
+    store = RunStore.open(URL, directory, resume=False)
+    files = TakenOver(place)
+    store._copier._place = replace(place, files=files)
+    write_run(directory)
+    save(directory, 1)
+    store.begin()
+    with expect_error(RllmError, "locked-directory", URL):
+        store.close()
+    assert len(files.writes) == 1
+    assert place.read(".writer.json") == b'{"writer": "b", "holder": "b", "is_open": true}'
+
+
 def test_nothing_is_lost_while_the_store_is_away(place: StorePlace, machine: Any, capsys: Any) -> None:
     directory = machine("a")
     store = RunStore.open(URL, directory, resume=False)
@@ -227,6 +258,20 @@ def test_commands_read_a_copy_on_other_machines(place: StorePlace, machine: Any)
     assert status.status == "killed"
 
 
+def test_reading_commands_keep_files_of_others(place: StorePlace, machine: Any) -> None:
+    train_until(machine("a"), 1)
+    train_until(machine("b"), 2, resume=True)
+    machine("c")
+    project, checkpoint = URL.rpartition("/")[0], Path("checkpoints", "step_000001", "manifest.json")
+    copy = local_copy(URL, "all")
+    for url in (URL, project):
+        local_copy(url, "no checkpoints")
+        assert (copy / checkpoint).read_text() == "{}"
+    place.remove(str(checkpoint))
+    local_copy(project, "no checkpoints")
+    assert not (copy / checkpoint).exists()
+
+
 def test_wrong_urls_are_reported_before_a_run(place: StorePlace, tmp_path: Path) -> None:
     with expect_error(ConfigError, "wrong-value", "nothing://bucket/run"):
         open_place("nothing://bucket/run")
@@ -282,6 +327,25 @@ def test_resume_moves_files_of_another_state(place: StorePlace, machine: Any, ca
     assert not directory.with_name("run.before.2").exists()
     fetch_names(URL.rpartition("/")[0])
     assert (aside / "plugins.json").exists()
+
+
+def test_names_of_the_store_spare_an_earlier_state(place: StorePlace, machine: Any) -> None:
+    directory = machine("a")
+    train_until(directory, 1)
+    other = machine("b")
+    store = RunStore.open(URL, other, resume=True)
+    write_run(other, "2")
+    (other / "config.yaml").write_text("{b: 2}")
+    store.begin()
+    store.close()
+    machine("a")
+    save(directory, 3)
+    for _ in range(2):
+        fetch_names(URL.rpartition("/")[0])
+        assert (directory / "config.yaml").read_text() == "{b: 2}"
+    RunStore.open(URL, directory, resume=True).close()
+    assert (directory.with_name("run.before.1") / "config.yaml").read_text() == "{}"
+    assert (directory / "config.yaml").read_text() == "{b: 2}"
 
 
 @pytest.mark.parametrize("failure", [None, KeyboardInterrupt])

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -117,8 +117,13 @@ class Copier:
     It only removes objects whose local files it has seen, because a user can delete local files.
     """
 
-    def __init__(self, place: StorePlace, directory: Path) -> None:
-        self._place, self._directory = place, directory
+    def __init__(self, place: StorePlace, directory: Path, confirm: Callable[[], None] = lambda: None) -> None:
+        """Prepare to copy a directory.
+
+        Args:
+            confirm: Called before each write. It raises an error if a different process writes to the store now.
+        """
+        self._place, self._directory, self._confirm = place, directory, confirm
         self._copied: dict[str, Stamp] | None = None
         self._seen: set[str] = set()
         self._unreadable: set[str] = set()
@@ -216,6 +221,7 @@ class Copier:
             except (OSError, sqlite3.Error) as error:
                 self._warn(name, error)
                 return False
+            self._confirm()
             try:
                 self._place.files.put_file(str(file), self._place.object_path(name))
             except FileNotFoundError:
@@ -240,6 +246,7 @@ class Copier:
             return checkpoint_of(name) is None, not name.endswith(f"/{MANIFEST}"), name
 
         for name in sorted(set(names) & self._copied.keys(), key=order):
+            self._confirm()
             self._place.remove(name)
             del self._copied[name]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +29,7 @@ from rllm_record.store.copying import (
 from rllm_record.store.lease import local_writer, read_writer
 from rllm_record.store.places import (
     StorePlace,
+    copies_directory,
     explain_failures,
     is_url,
     open_place,
@@ -37,6 +40,12 @@ from rllm_record.store.places import (
 Content = Literal["all", "latest checkpoint", "no checkpoints"]
 """Objects to fetch. The journal is only needed to resume or to repeat a run, so only `all` includes it."""
 SECONDS_BETWEEN_FETCHES = 10.0
+NAMES = ".names"
+"""Hidden directory with a working directory's own config and plugins, while it has those in the store."""
+NEW = ".new"
+"""Hidden directory of objects that are not copied whole yet."""
+READERS = ".readers"
+"""Hidden file that processes lock while they update a copy."""
 ROUNDS = 3
 """Number of times that the objects are listed. A running run removes objects."""
 
@@ -44,12 +53,15 @@ ROUNDS = 3
 def fetch(place: StorePlace, directory: Path, content: Content = "all") -> None:
     """Make a directory equal to a place. Files that have not changed are not read again.
 
+    Files that the place has, and that are not in `content`, stay, because a different process may read them.
+
     Raises the errors of the store.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for left in reversed(range(ROUNDS)):
         try:
-            _fetch_objects(place, directory, _choose(place.objects(), content))
+            objects = place.objects()
+            _fetch_objects(place, directory, _choose(objects, content), _choose(objects, "all"))
             break
         except FileNotFoundError:
             if not left:
@@ -68,6 +80,7 @@ def fetch_to_resume(place: StorePlace, directory: Path, *, is_current: bool) -> 
 
     Raises the errors of the store.
     """
+    _restore_names(directory)
     objects, local = _choose(place.objects(), "all"), local_files(directory)
     has_run = _has_more_than_names(directory)
     if has_run and PLUGINS not in objects:
@@ -124,21 +137,33 @@ def _choose(objects: Mapping[str, Mapping[str, Any]], content: Content) -> dict[
     return {name: info for name, info in objects.items() if is_wanted(name)}
 
 
-def _fetch_objects(place: StorePlace, directory: Path, objects: Mapping[str, Mapping[str, Any]]) -> None:
+def _fetch_objects(
+    place: StorePlace,
+    directory: Path,
+    objects: Mapping[str, Mapping[str, Any]],
+    others: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Fetch objects, and remove files that are neither in them nor in others."""
     known, local = read_stamps(directory), local_files(directory)
     new = [
         name
         for name, info in objects.items()
         if name not in known or known[name].version != _version(info) or not known[name].equals(local.get(name))
     ]
-    remove_local(directory, [name for name in local if name not in objects])
+    stay = {name: known[name] for name in known if name in others and name not in objects}
+    remove_local(directory, [name for name in local if name not in objects and name not in others])
+    shutil.rmtree(directory / NEW, ignore_errors=True)
     if new:
-        place.files.get([place.object_path(name) for name in new], [str(directory / name) for name in new])
+        paths = [directory / NEW / name for name in new]
+        place.files.get([place.object_path(name) for name in new], [str(path) for path in paths])
+        for name, path in zip(new, paths, strict=True):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            path.replace(directory / name)
+        shutil.rmtree(directory / NEW)
     now = local_files(directory)
     versions = {name: _version(info) for name, info in objects.items()}
-    write_stamps(
-        directory, {name: Stamp(now[name].size, now[name].changed_ns, versions[name]) for name in versions.keys() & now}
-    )
+    stamps = {name: Stamp(now[name].size, now[name].changed_ns, versions[name]) for name in versions.keys() & now}
+    write_stamps(directory, stay | stamps)
 
 
 def _version(info: Mapping[str, Any]) -> str:
@@ -150,7 +175,8 @@ def _version(info: Mapping[str, Any]) -> str:
 def fetch_names(url: str) -> None:
     """Write the config and the plugins of each run of a project to the run's working directory.
 
-    So the program finds the names and the configs of all runs in the store.
+    So the program finds the names and the configs of all runs in the store. A directory with files of an earlier state,
+    or of a different run, keeps its own config and plugins in `NAMES`.
 
     Args:
         url: URL of the project's directory.
@@ -177,6 +203,7 @@ def fetch_names(url: str) -> None:
         if plugins is None or config is None or is_own:
             continue
         directory.mkdir(parents=True, exist_ok=True)
+        _keep_names(directory)
         (directory / CONFIG).write_bytes(config)
         (directory / PLUGINS).write_bytes(plugins)
         if writer is not None and writer.begun:
@@ -184,6 +211,29 @@ def fetch_names(url: str) -> None:
     for known in project.glob(f"*/{PLUGINS}"):
         if known.parent.name not in names and not _has_more_than_names(known.parent):
             known.unlink()  # the run was removed from the store
+
+
+def _keep_names(directory: Path) -> None:
+    """Move a directory's config and plugins to `NAMES`, if it has more files of a run and they are its own."""
+    kept = directory / NAMES
+    if not kept.exists() and _has_more_than_names(directory):
+        kept.mkdir()
+        for path in (directory / CONFIG, directory / PLUGINS):
+            if path.exists():
+                path.rename(kept / path.name)
+
+
+def _restore_names(directory: Path) -> None:
+    """Move a directory's own config and plugins back, instead of those in the store."""
+    if (directory / NAMES).exists():
+        for path in (directory / NAMES).iterdir():
+            path.replace(directory / path.name)
+        forget_names(directory)
+
+
+def forget_names(directory: Path) -> None:
+    """Remove the earlier config and plugins of a directory in which a run begins."""
+    shutil.rmtree(directory / NAMES, ignore_errors=True)
 
 
 def _names_of_runs(place: StorePlace) -> list[str]:
@@ -218,10 +268,21 @@ def local_copy(url: str, content: Content, *, follows: bool = False) -> Path:
                 return working
         if not place.objects():
             raise ConfigError("run-not-found", f"{url} contains no files.", "Use the URL of a run, or of a project.")
-        fetch(place, copy, content)
+        _update_copy(place, copy, content)
     if follows:
         threading.Thread(target=_follow, args=(place, copy, content), name="rllm-store-follow", daemon=True).start()
     return copy
+
+
+def _update_copy(place: StorePlace, directory: Path, content: Content) -> None:
+    """Fetch a copy. Other processes that update it, or a copy of a directory above or below it, wait."""
+    with ExitStack() as stack:
+        for above in reversed((directory, *directory.parents)):
+            if above.is_relative_to(copies_directory()):
+                above.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((above / READERS).open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX if above == directory else fcntl.LOCK_SH)
+        fetch(place, directory, content)
 
 
 def _follow(place: StorePlace, directory: Path, content: Content) -> None:
@@ -229,7 +290,7 @@ def _follow(place: StorePlace, directory: Path, content: Content) -> None:
     is_away = False
     while not pause.wait(SECONDS_BETWEEN_FETCHES):
         try:
-            fetch(place, directory, content)
+            _update_copy(place, directory, content)
             is_away = False
         except Exception as error:  # noqa: BLE001  (each library of a store has its own exceptions)
             if not is_away:

@@ -20,6 +20,8 @@ from rllm_record.run_files import WRITER
 from rllm_record.store.places import StorePlace, explain_failures
 
 SECONDS_BETWEEN_RENEWALS = 10.0
+SECONDS_WITHOUT_A_READ = 1.0
+"""Time after a read of the object in which the process writes without a new read."""
 SECONDS_TO_WATCH = 45.0
 """Time without a renewal after which a process counts as ended."""
 
@@ -64,6 +66,7 @@ class Lease:
         self._place, self._directory = place, directory
         self._writer, self._before = writer, before
         self._ended = threading.Event()
+        self._confirmed = time.monotonic()
         self.is_lost = False
         """True if a different process has taken over the URL."""
         self.is_current = before is not None and before.writer == writer.holder
@@ -122,10 +125,17 @@ class Lease:
             )
 
     def confirm(self) -> None:
-        """Read the object, and raise RllmError as `require` if its writer is different."""
-        found = read_writer(self._place.read(WRITER))
-        if found is not None and found.holder != self._writer.holder:
-            self.is_lost = True
+        """Read the object, unless it was read just now. Raise RllmError as `require` if its writer is different.
+
+        Called before each write, because a new process may take over while a slow process copies many files.
+        """
+        now = time.monotonic()
+        if now - self._confirmed > SECONDS_WITHOUT_A_READ:
+            found = read_writer(self._place.read(WRITER))
+            if found is not None and found.holder != self._writer.holder:
+                self.is_lost = True
+            else:
+                self._confirmed = now
         self.require()
 
     def release(self) -> None:

@@ -41,24 +41,32 @@ def working_directory(url: str) -> Path:
     Raises:
         ConfigError: the URL has a part ``..``, or a user's name or password.
     """
-    return _below("runs", url)
+    return _below(_cache() / "runs", url)
 
 
 def reading_directory(url: str) -> Path:
     """Return the local directory with the copy that commands read. Raises the error of `working_directory`."""
-    return _below("copies", url)
+    return _below(copies_directory(), url)
 
 
-def _below(name: str, url: str) -> Path:
+def copies_directory() -> Path:
+    """Return the local directory with all copies that commands read."""
+    return _cache() / "copies"
+
+
+def _cache() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get(CACHE_VARIABLE) or f"{cache}/rllm").expanduser()
+
+
+def _below(root: Path, url: str) -> Path:
     _check_has_no_user(url)
     match = _URL.fullmatch(url)
     if match is None or ".." in (parts := match[2].split("/")):
         raise ConfigError(
             "wrong-value", f"{url!r} is not the URL of a directory.", "Write it as s3://BUCKET/DIRECTORY."
         )
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(os.environ.get(CACHE_VARIABLE) or f"{cache}/rllm").expanduser()
-    return root.joinpath(name, match[1], *(quote(part, safe=" =+,") for part in parts if part not in ("", ".")))
+    return root.joinpath(match[1], *(quote(part, safe=" =+,") for part in parts if part not in ("", ".")))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rllm_core.errors import ConfigError, RllmError
 from rllm_core.notices import say
 from rllm_record.run_files import WRITER
 from rllm_record.store.copying import Copier
-from rllm_record.store.fetching import fetch_to_resume
+from rllm_record.store.fetching import fetch_to_resume, forget_names
 from rllm_record.store.lease import Lease
 from rllm_record.store.places import StorePlace, describe_failure, explain_failures, open_place
 
@@ -31,7 +31,7 @@ class RunStore:
     def __init__(self, place: StorePlace, directory: Path, lease: Lease) -> None:
         self.url = place.url
         self._directory, self._lease = directory, lease
-        self._copier = Copier(place, directory)
+        self._copier = Copier(place, directory, lease.confirm)
         self._ending = threading.Event()
         self._is_abandoned = False
         self._thread: threading.Thread | None = None
@@ -79,6 +79,7 @@ class RunStore:
         if replaces:
             with explain_failures(self.url, "written"):
                 self._copier.replace(replaces)
+        forget_names(self._directory)
         self._lease.claim(begins=True)
         self._start()
 
