@@ -19,9 +19,9 @@ from transformers import StableLmConfig, StableLmForCausalLM
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_local.exact_attention import use_torch_attention
+from rllm_local.exact_attention import FEWEST_ROWS, use_torch_attention
 from rllm_local.logprobs import token_outputs
-from rllm_local.prefix_trees import MicroBatch, micro_batches
+from rllm_local.prefix_trees import ENOUGH_ON_CPU, ROOM, MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.tree_attention import MOST_KEYS
 
@@ -49,8 +49,8 @@ def test_micro_batches_contain_each_sampled_token_once(rows: list[list[int]], ma
     chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
     seen: list[int] = []
     for part in micro_batches(batch, np.random.default_rng(seed).permutation(chosen), max_tokens, CPU):
-        different_rows = {tuple(rows[row]) for row in part.row_ids.tolist()}
-        assert part.input_ids.numel() <= max_tokens or len(different_rows) == 1
+        longest = max(len(rows[row]) for row in part.row_ids.tolist()) - 1
+        assert part.input_ids.numel() < max(max_tokens, ROOM * longest) + FEWEST_ROWS
         assert part.following[part.entries].tolist() == batch.tokens[part.source].tolist()
         owner = np.searchsorted(batch.row_offsets, part.source, side="right") - 1
         assert part.row_ids.tolist() == owner.tolist()
@@ -116,6 +116,16 @@ def test_equal_rows_stay_in_one_tree() -> None:
     """Also if the first of them has more tokens than a micro-batch."""
     (part,) = micro_batches(batch_of([list(range(60))] * 8), np.arange(8), 32, CPU)
     assert len(_visible_tokens(part)) == 59
+
+
+def test_long_rows_share_their_prefix_beyond_limits() -> None:
+    parts = list(micro_batches(random_batch([(1000, 20)] * 8, rollouts=8), np.arange(8), 512, CPU))
+    assert [part.input_ids.shape[1] for part in parts] == [1000 + 8 * 19]
+
+
+def test_unlike_rows_fill_small_micro_batches() -> None:
+    parts = list(micro_batches(random_batch([(100, 20)] * 20, rollouts=1), np.arange(20), EVERY, CPU))
+    assert all(ENOUGH_ON_CPU <= part.input_ids.shape[1] < ENOUGH_ON_CPU + 120 for part in parts[:-1])
 
 
 def test_short_prefixes_of_long_rows_are_not_shared() -> None:

@@ -26,6 +26,12 @@ from rllm_local.tree_attention import RowEnds, group_row_ends
 WORTH_SHARING = 16
 """A row shares its prefix if its other tokens are fewer than this many times the prefix. Attention to a whole row is
 slightly faster than to a row with a prefix."""
+ENOUGH, ENOUGH_ON_CPU = 8192, 512
+"""Number of tokens of a micro-batch. Larger micro-batches are no faster, and need more memory."""
+REPEATED = 1 / 8
+"""Largest share of a micro-batch's tokens that the next one repeats, if a limit does not cut them."""
+ROOM = 1.5
+"""Tokens of a micro-batch's limit divided by its first row's, at least. Otherwise long rows would share no prefix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +59,25 @@ class PrefixTree:
                 shared[index] = common
         return cls(np.array(order, np.int64), lengths, shared)
 
-    def cut(self, max_tokens: int) -> Iterator[PrefixTree]:
-        """Yield trees of consecutive rows, each with at most `max_tokens` tokens, or with one row.
+    def cut(self, max_tokens: int, enough: int) -> Iterator[PrefixTree]:
+        """Yield trees of consecutive rows, each with at most `max_tokens` tokens, or `ROOM` times its first row's.
 
-        A tree's first row repeats its prefix. So a tree ends before a row with a short prefix, if it is then at least
-        half full.
+        A tree's first row repeats its prefix. So a tree with `enough` tokens ends before a row whose prefix is short
+        compared with the tree. A tree that reaches the limit ends before the row with the shortest prefix in its second
+        half.
         """
         new, start = self.lengths - self.shared, 0
         while start < len(self.rows):
             end, width, cut = start + 1, int(self.lengths[start]), None
-            while end < len(self.rows) and (width + new[end] <= max_tokens or new[end] == 0):
-                if width >= max_tokens / 2 and (cut is None or self.shared[end] <= self.shared[cut]):
+            limit = max(max_tokens, int(ROOM * width))
+            while end < len(self.rows) and width + new[end] <= (limit if self.shared[end] else max_tokens):
+                if width >= enough and self.shared[end] <= REPEATED * width:
+                    break
+                if width >= limit / 2 and (cut is None or self.shared[end] <= self.shared[cut]):
                     cut = end
                 width += int(new[end])
+                end += 1
+            while end < len(self.rows) and new[end] == 0:  # equal rows stay together
                 end += 1
             if end < len(self.rows) and cut is not None and self.shared[cut] < self.shared[end]:
                 end = cut
@@ -135,12 +147,13 @@ def sampled_places(batch: TokenBatch) -> NDArray[np.int64]:
 def micro_batches(
     batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:
-    """Split `rows` into micro-batches of at most `max_tokens` tokens (at least one row).
+    """Split `rows` into micro-batches of at most `max_tokens` tokens. Those with a long row may have more.
 
     Rows without a sampled token are skipped, because they would add exactly 0 to the gradient.
     """
     rows = rows[sampled_per_row(batch)[rows] > 0]
-    for tree in PrefixTree.from_rows(batch, rows).cut(max_tokens // FEWEST_ROWS * FEWEST_ROWS):
+    enough = ENOUGH_ON_CPU if device.type == "cpu" else ENOUGH
+    for tree in PrefixTree.from_rows(batch, rows).cut(max_tokens // FEWEST_ROWS * FEWEST_ROWS, enough):
         yield _micro_batch(batch, tree, device)
 
 
