@@ -341,6 +341,7 @@ def test_weighted_mean_is_a_sum_of_token_losses(capfd: pytest.CaptureFixture[str
         ("other.py:f", "file-not-found", ["other.py"]),
         ("compute_rank_advantage", "bad-source", ["'compute_rank_advantage'"]),
         ("no_such_library:losses.f", "source-not-importable", ["pip install no_such_library"]),
+        ("vrl:compute_rloo_outcome_advantage", "source-not-importable", ["Did you mean 'verl'"]),
     ],
 )
 def test_unusable_source_writes_nothing(source: str, code: str, values: list[str], capfd: Any) -> None:

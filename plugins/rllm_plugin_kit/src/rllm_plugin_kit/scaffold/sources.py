@@ -114,9 +114,9 @@ def find_source(text: str) -> Source:
     start = next((index for index, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
     inner, path = ".".join(parts[:start]), parts[start:]
     modules = (f"{place}.{inner}",) if inner else HOMES.get(place, (place,))
-    hint = (
-        f"Install it: {install_command(place)}. To port your own function, write its file: --from FILE.py:{path[-1]}."
-    )
+    guess = "" if place in HOMES else did_you_mean(place, HOMES)
+    hint = guess or f"Install it: {install_command(place)}."
+    hint += f" To port your own function, write its file: --from FILE.py:{path[-1]}."
     loaded: dict[str, Any] = {}
     for module in modules:
         if not any(hasattr(each, path[0]) for each in loaded.values()):
