@@ -25,7 +25,9 @@ from rllm.evaluation import session
 from rllm.evaluation.plans import EvaluationPlan
 from rllm.planning import RunPlan
 from rllm.planning.planner import make_plan
+from rllm_core.data.codec import episode_to_json
 from rllm_core.plugins.registry import Registry
+from rllm_record.interchange.formats import read_file
 
 REGISTRY = Registry.load()
 TINY = ("--model", "tiny", "rllm.rollout.n_val=2")
@@ -83,6 +85,13 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def kept(evaluated: tuple[Path, str], tmp_path: Path) -> Path:
     """Return a copy of the evaluation, in the directory of the commands."""
     return Path(shutil.copytree(evaluated[0], tmp_path / "kept"))
+
+
+def test_saved_rollouts_are_exported_without_loss(kept: Path, tmp_path: Path) -> None:
+    assert main(["record", "export", str(kept), str(tmp_path / "file.jsonl"), "--format", "atif"]) == 0
+    saved, exported = read_file(kept), read_file(tmp_path / "file.jsonl")
+    assert {each.batch for each in saved} == {0, 1}
+    assert [episode_to_json(each.episode) for each in exported] == [episode_to_json(each.episode) for each in saved]
 
 
 def test_several_environments_have_a_row_each(evaluated: tuple[Path, str]) -> None:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 
@@ -26,10 +27,15 @@ def open_to_read(path: Path) -> BufferedReader:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` with `text`, durably."""
+    write_parts_atomically(path, [text])
+
+
+def write_parts_atomically(path: Path, parts: Iterable[str]) -> None:
+    """Replace `path` with text that is made while it is written, durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

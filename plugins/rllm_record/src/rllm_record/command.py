@@ -67,9 +67,9 @@ def check(run: Path) -> None:
 def export(source: Path, file: Path, name: str) -> None:
     """Write the episodes of SOURCE to FILE in the format of a different program.
 
-    SOURCE is a run that was trained with rllm.record=tokens, a directory of episodes, or a file of any format that
-    `rllm view` opens. FILE ends in .jsonl, or in .json for one episode. Values that the format has no field for are in
-    its field for extra data, so that reading FILE gives equal episodes.
+    SOURCE is a run that was trained with rllm.record=tokens, a directory of episodes or of `rllm eval --save`, or a
+    file of any format that `rllm view` opens. FILE ends in .jsonl, or in .json for one episode. Values that the format
+    has no field for are in its field for extra data, so that reading FILE gives equal episodes.
 
     \b
       rllm train guess rllm.record=tokens
@@ -79,9 +79,9 @@ def export(source: Path, file: Path, name: str) -> None:
     from rllm_record.interchange.formats import write_file
     from rllm_record.stored_episodes import find_episodes, read_record
 
-    episodes = [each for _, part in find_episodes(source.expanduser()).files for each in read_record(part)]
-    write_file(file.expanduser(), episodes, name)
-    click.echo(f"wrote {len(episodes)} episodes to {file}")
+    parts = find_episodes(source.expanduser()).files
+    number = write_file(file.expanduser(), (each for _, part in parts for each in read_record(part)), name)
+    click.echo(f"wrote {number} episodes to {file}")
 
 
 def _lines(report: CheckReport) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
-from rllm_record.interchange.formats import format_of, read_file
+from rllm_record.interchange.formats import format_of, stream_file
 from rllm_record.run_files import CONFIG
 from rllm_record.steps import RecordedEpisode, RecordError, Sampler
 from rllm_record.steps.files import STEP_FILE, has_tokens, read_episodes, sampler_of, step_files
@@ -20,15 +20,15 @@ class EpisodesError(RllmError):
     exit_code = 2
 
 
-def read_record(file: Path) -> Sequence[RecordedEpisode]:
-    """Return the episodes of a file of a record, or of a file of a different format.
+def read_record(file: Path) -> Iterable[RecordedEpisode]:
+    """Return the episodes of a file of a record, or of a file of a different format, whose lines are read one by one.
 
     Raises:
         EpisodesError: the file is not a record with tokens.
         FormatError: a file of a different format cannot be read.
     """
     if format_of(file) is not None:
-        return read_file(file)
+        return stream_file(file)
     try:
         return read_episodes(file)
     except RecordError as error:
@@ -55,7 +55,7 @@ def read_batches(file: Path) -> list[list[Episode]]:
     Raises:
         EpisodesError: the file is not a record with tokens.
     """
-    generated = read_record(file)
+    generated = list(read_record(file))
     batches = sorted({(each.step, each.batch) for each in generated}) or [(0, 0)]
     return [[each.episode for each in generated if (each.step, each.batch) == batch] for batch in batches]
 

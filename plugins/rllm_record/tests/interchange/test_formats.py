@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def test_export_writes_any_stored_episodes(run: Path, keep: Any, tmp_path: Path)
         result = CliRunner().invoke(record, ["export", str(source), str(tmp_path / file), "--format", name])
         assert result.output == f"wrote 2 episodes to {tmp_path / file}\n"
     assert [each.trajectories[0].reward_given for each in read_file(tmp_path / "two.jsonl")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["atif", "verifiers"])
+def test_export_needs_memory_for_one_episode(tmp_path: Path, name: str) -> None:
+    source, number = tmp_path / "source.jsonl", 300
+    write(source, name, {"a": [1.0]})
+    source.write_text((source.read_text().rstrip()[:-1] + f', "padding": "{"x" * 20_000}"}}\n') * number)
+    assert source.stat().st_size > 5_000_000
+    tracemalloc.start()
+    result = CliRunner().invoke(record, ["export", str(source), str(tmp_path / "file.jsonl"), "--format", name])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result.output.startswith(f"wrote {number} episodes")
+    assert peak < 2_000_000
 
 
 def test_one_json_file_contains_one_episode(tmp_path: Path) -> None:

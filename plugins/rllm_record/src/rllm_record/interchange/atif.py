@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import mimetypes
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +65,20 @@ def is_atif(path: Path) -> bool:
     return file is not None and str(first_object(file).get("schema_version", "")).startswith("ATIF")
 
 
-def read(path: Path) -> list[RecordedEpisode]:
-    """Return the episodes of a ``.json`` or ``.jsonl`` file, or of a trial or a job of Harbor, one for each document.
+def read(path: Path) -> Iterator[RecordedEpisode]:
+    """Yield the episodes of a ``.json`` or ``.jsonl`` file, or of a trial or a job of Harbor, one for each document.
 
     In a directory, rewards, errors and the task's name are in the trial's ``result.json``. A line prints the number of
     trials without a document, which are skipped.
     """
     seen: Counter[str] = Counter()
-    found = [
-        make_episode(_draft(_continue(document, file), seen, _trial(file)))
-        for file in _files(path)
-        for document in read_objects(file)
-    ]
+    for file in _files(path):
+        for document in read_objects(file):
+            yield make_episode(_draft(_continue(document, file), seen, _trial(file)))
     trials = {each.parent for name in ("result.json", "config.json") for each in path.glob(f"*/{name}")}
     skipped = sorted(trial.name for trial in trials if not (trial / TRAJECTORY).is_file())
     if skipped:
         say(f"{path}: {len(skipped)} trials without {TRAJECTORY} were skipped, for example {skipped[0]}.")
-    return found
 
 
 def _continue(document: JsonData, file: Path) -> JsonData:
@@ -129,9 +126,9 @@ def read_documents(documents: Iterable[JsonData]) -> Iterator[RecordedEpisode]:
         yield make_episode(_draft(document, seen, {}))
 
 
-def write(path: Path, episodes: Sequence[RecordedEpisode]) -> None:
+def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
     """Write episodes to a ``.jsonl`` file, or one episode to a ``.json`` file."""
-    write_objects(path, list(documents_of(episodes)))
+    write_objects(path, documents_of(episodes))
 
 
 def documents_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:

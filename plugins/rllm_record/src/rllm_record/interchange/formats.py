@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import RllmError
-from rllm_core.files import write_atomically
+from rllm_core.files import write_parts_atomically
 from rllm_core.plugins.discovery import allowed_entry_points
 from rllm_record.steps.rows import RecordedEpisode
 
@@ -40,9 +41,9 @@ class EpisodeFormat:
     """A short name of a file's contents."""
     recognizes: Callable[[Path], bool]
     """Return True if an existing file or directory has this format. It reads at most the first object."""
-    read: Callable[[Path], list[RecordedEpisode]]
-    """Return the episodes of a file or directory, in their order."""
-    write: Callable[[Path, Sequence[RecordedEpisode]], None] | None = None
+    read: Callable[[Path], Iterable[RecordedEpisode]]
+    """Return or yield the episodes of a file or directory, in their order."""
+    write: Callable[[Path, Iterable[RecordedEpisode]], None] | None = None
     """Write episodes to a file, so that `read` returns equal ones. None: this format is only read."""
 
 
@@ -72,7 +73,12 @@ def format_of(path: Path) -> EpisodeFormat | None:
 
 
 def read_file(path: Path) -> list[RecordedEpisode]:
-    """Return the episodes of a file or directory of any format.
+    """Return all episodes of a file or directory of any format. Raises the errors of `stream_file`."""
+    return list(stream_file(path))
+
+
+def stream_file(path: Path) -> Iterator[RecordedEpisode]:
+    """Yield the episodes of a file or directory of any format. Lines of a file are read when they are needed.
 
     Raises:
         FormatError: no format recognizes it, or it cannot be read.
@@ -90,7 +96,7 @@ def read_file(path: Path) -> list[RecordedEpisode]:
             "unknown-file-type", f"No format of episodes recognizes {path}.", f"The formats are: {titles}."
         )
     try:
-        return found.read(path)
+        yield from found.read(path)
     except WRONG_CONTENT as error:
         raise FormatError(
             "file-unreadable",
@@ -99,8 +105,8 @@ def read_file(path: Path) -> list[RecordedEpisode]:
         ) from error
 
 
-def write_file(path: Path, episodes: Sequence[RecordedEpisode], name: str) -> None:
-    """Write episodes to a file of the format `name`.
+def write_file(path: Path, episodes: Iterable[RecordedEpisode], name: str) -> int:
+    """Write episodes to a file of the format `name`. Return their number. A ``.jsonl`` file needs memory for one.
 
     Raises:
         FormatError: the format is unknown or only read, or the file cannot be written.
@@ -110,12 +116,14 @@ def write_file(path: Path, episodes: Sequence[RecordedEpisode], name: str) -> No
         writable = ", ".join(each.name for each in episode_formats().values() if each.write)
         what = "only read" if found else "unknown"
         raise FormatError("unknown-choice", f"Format {name!r} is {what}.", f"Choose from --format {writable}.")
+    numbers = count()
     try:
-        found.write(path, episodes)
+        found.write(path, (episode for episode, _ in zip(episodes, numbers, strict=False)))
     except OSError as error:
         raise FormatError(
             "not-writable", f"{path} cannot be written: {error.strerror}.", "Choose a different file."
         ) from error
+    return next(numbers)
 
 
 def first_object(path: Path) -> Mapping[str, Any]:
@@ -152,18 +160,19 @@ def read_objects(path: Path) -> Iterator[dict[str, Any]]:
                 raise ValueError(f"line {number} is not JSON: {error}") from error
 
 
-def write_objects(path: Path, objects: Sequence[Mapping[str, Any]]) -> None:
-    """Write one object to a ``.json`` file, or a line for each to a ``.jsonl`` file.
+def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    """Write one object to a ``.json`` file, or a line for each to a ``.jsonl`` file. A line is written when it is made.
 
     Raises:
         FormatError: the name has a different ending, or a ``.json`` file would have several objects.
     """
-    if path.suffix not in (".json", ".jsonl") or (path.suffix == ".json" and len(objects) != 1):
+    first = list(islice(objects, 2)) if path.suffix == ".json" else []
+    if path.suffix not in (".json", ".jsonl") or (path.suffix == ".json" and len(first) != 1):
         raise FormatError(
             "wrong-file-type",
-            f"{path} cannot contain {len(objects)} episodes.",
+            f"{path} does not end in .jsonl, or in .json for exactly one episode.",
             f"Use a file that ends in .jsonl: {path.with_suffix('.jsonl')}.",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(each, indent=1 if path.suffix == ".json" else None) for each in objects]
-    write_atomically(path, "".join(f"{line}\n" for line in lines))
+    indent = 1 if path.suffix == ".json" else None
+    write_parts_atomically(path, (f"{json.dumps(each, indent=indent)}\n" for each in first or objects))

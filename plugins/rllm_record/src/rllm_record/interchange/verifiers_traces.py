@@ -76,9 +76,9 @@ def is_traces(path: Path) -> bool:
     return isinstance(found.get("traces"), list) and "task" in found
 
 
-def read(path: Path) -> list[RecordedEpisode]:
+def read(path: Path) -> Iterator[RecordedEpisode]:
     """Return the episodes of a file, or of a directory of results."""
-    return list(read_lines(read_objects(_file(path))))
+    return read_lines(read_objects(_file(path)))
 
 
 def _file(path: Path) -> Path:
@@ -92,9 +92,9 @@ def read_lines(lines: Iterable[JsonData]) -> Iterator[RecordedEpisode]:
         yield make_episode(_draft(line, seen))
 
 
-def write(path: Path, episodes: Sequence[RecordedEpisode]) -> None:
+def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
     """Write episodes to a ``.jsonl`` file, or one episode to a ``.json`` file."""
-    write_objects(path, list(lines_of(episodes)))
+    write_objects(path, lines_of(episodes))
 
 
 def lines_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
