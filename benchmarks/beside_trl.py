@@ -56,7 +56,7 @@ UPDATES = ("tree", "group")
 CASES = (*PROMPTS, *UPDATES, "prefer", "sft")
 PAIRS, LONG_PROMPT, SFT_ROWS, SHORTEST, LONGEST = 8, 512, 16, 32, 512
 PACKED = 2048
-"""Tokens of a packed sequence of TRL. It is also the default size of a micro-batch of `local` on a CPU."""
+"""Tokens of a packed sequence of TRL. It is also the default limit of a micro-batch of `local` on a CPU."""
 TRL = "1.16"
 OPTIMIZER = {"learning_rate": 1e-5, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "max_grad_norm": 1.0}
 LEVELS, LEAVES, ROW_TOKENS, OWN_TURN, ACTION = 10, 8, 6000, 40, 24
@@ -232,10 +232,11 @@ def run_loop(case: str, settings: dict[str, Any], turns: Steps) -> None:
 def run_update(case: str, directory: Path, steps: int, turns: Steps, *, by_hand: bool) -> None:
     """Update on rows that share beginnings."""
     import torch
-    from real_model_speed import HandWrittenUpdate, plan, updater
+    from hand_written_update import HandWrittenUpdate, ppo_plan
 
     from rllm_local.model import load_model
     from rllm_local.settings import ModelSection, TrainingSection
+    from rllm_local.update import Updater
 
     torch.set_num_threads(1)
     loaded = load_model(ModelSection(name=str(directory / "model")), seed=0)
@@ -246,8 +247,9 @@ def run_update(case: str, directory: Path, steps: int, turns: Steps, *, by_hand:
         written = HandWrittenUpdate(loaded.model, settings)
         update = lambda: written(batch)  # noqa: E731
     else:
-        ours, losses = updater(loaded, settings), plan()
-        update = lambda: ours.update(batch, losses).metrics["actor/loss"]  # noqa: E731
+        plan = ppo_plan()
+        ours = Updater(loaded.model, settings, total_steps=1000, temperature=1.0, max_response_length=NEW_TOKENS)
+        update = lambda: ours.update(batch, plan).metrics["actor/loss"]  # noqa: E731
     turns.begin()
     for _ in range(steps):
         turns.end(loss=float(update()), tokens=float(len(batch.tokens)))
