@@ -31,7 +31,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_parts_atomically(path: Path, parts: Iterable[str]) -> None:
-    """Replace `path` with text that is made while it is written, durably."""
+    """Replace `path` with the joined parts, durably. Each part is written when it is made."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -25,7 +25,7 @@ def call_lazily(module: str, name: str) -> Callable[..., Any]:
 def import_single_module(module: str) -> ModuleType:
     """Import a module. If its packages cannot be imported, import it without their ``__init__``.
 
-    So a function of a library can be used without requirements that other modules of the library have.
+    So you can use a function of a library without the requirements of the library's other modules.
 
     Raises:
         ImportError: the module does not exist, or it needs a module that cannot be imported.

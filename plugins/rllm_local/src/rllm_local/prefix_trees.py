@@ -27,11 +27,13 @@ WORTH_SHARING = 16
 """A row shares its prefix if its other tokens are fewer than this many times the prefix. Attention to a whole row is
 slightly faster than to a row with a prefix."""
 ENOUGH, ENOUGH_ON_CPU = 8192, 512
-"""Number of tokens of a micro-batch. Larger micro-batches are no faster, and need more memory."""
+"""Number of tokens from which a micro-batch may end. On a CPU, larger ones are no faster and need more memory. The
+number for other devices is not measured."""
 REPEATED = 1 / 8
-"""Largest share of a micro-batch's tokens that the next one repeats, if a limit does not cut them."""
+"""Maximum ratio of a row's shared prefix to the micro-batch. A micro-batch with enough tokens ends before such a row,
+and the next one computes the prefix again."""
 ROOM = 1.5
-"""Tokens of a micro-batch's limit divided by its first row's, at least. Otherwise long rows would share no prefix."""
+"""Minimum ratio of a micro-batch's token limit to its first row's tokens, so that long rows share a prefix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,8 @@ class PrefixTree:
         return cls(np.array(order, np.int64), lengths, shared)
 
     def cut(self, max_tokens: int, enough: int) -> Iterator[PrefixTree]:
-        """Yield trees of consecutive rows, each with at most `max_tokens` tokens, or `ROOM` times its first row's.
+        """Yield trees of consecutive rows, each with at most `max_tokens` tokens, or `ROOM` times its first row's
+        tokens.
 
         A tree's first row repeats its prefix. So a tree with `enough` tokens ends before a row whose prefix is short
         compared with the tree. A tree that reaches the limit ends before the row with the shortest prefix in its second
@@ -147,7 +150,7 @@ def sampled_places(batch: TokenBatch) -> NDArray[np.int64]:
 def micro_batches(
     batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:
-    """Split `rows` into micro-batches of at most `max_tokens` tokens. Those with a long row may have more.
+    """Split `rows` into micro-batches of at most `max_tokens` tokens. With a long row, they may have more.
 
     Rows without a sampled token are skipped, because they would add exactly 0 to the gradient.
     """

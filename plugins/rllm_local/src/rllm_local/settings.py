@@ -88,10 +88,10 @@ class TrainingSection(Section):
     )
     max_tokens_per_microbatch: PositiveInt | None = Field(
         None,
-        description="Maximum number of tokens in a forward and backward pass. Lower it if memory runs out. Rows with "
-        "different beginnings stop at about 512 tokens on a CPU and 8,192 on other devices, because larger passes are "
-        "no faster. A longer row is computed together with rows that have the same beginning, up to 1.5 times its "
-        "tokens. Null: 2,048 on a CPU, 16,384 on other devices.",
+        description="Maximum number of tokens in a forward and backward pass. Lower it if memory runs out. Null: 2,048 "
+        "on a CPU, 16,384 on other devices. A pass over rows with different beginnings ends at about 512 tokens on a "
+        "CPU, because larger passes were no faster there, and at 8,192 on other devices (not measured). A row longer "
+        "than the maximum shares its pass with rows that have the same beginning, up to 1.5 times its tokens.",
     )
     gradient_checkpointing: bool = Field(
         False,

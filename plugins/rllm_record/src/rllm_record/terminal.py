@@ -1,4 +1,4 @@
-"""Tables on the terminal. In a pipe they are plain text as wide as it must be, so that nothing is cut off."""
+"""Tables on the terminal. In a pipe they are plain text of any width, so that nothing is cut off."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ def field(number: int, length: int) -> bytes:
 
 @lru_cache
 def children(trace: int, span: int) -> bytes:
-    """Return the bytes that all children of a span share: the ids of its trace, and in the last 8 bytes its id."""
+    """Return the bytes that all children of a span share: the trace id, and in the last 8 bytes the span's id."""
     return b'%b"\x08%b' % (root(trace), span.to_bytes(8))
 
 
 def root(trace: int) -> bytes:
-    """Return the bytes of a span without a parent, instead of its parent's `children`: the id of its trace."""
+    """Return the trace id's bytes, which a span without a parent has instead of its parent's `children`."""
     return b"\n\x10" + trace.to_bytes(16)
 
 
@@ -48,7 +48,7 @@ def encode_span(family: bytes, span: bytes, start: int, end: int, rest: bytes) -
         family: `children` of its parent, or `root`.
         span: 8 bytes, its id.
         start: Nanoseconds since the start of 1970.
-        end: The same.
+        end: In the same unit.
         rest: Its name and attributes, from `encode_rest`.
     """
     message = family + _ID_AND_TIMES.pack(b"\x12\x08", span, b"\x39", start, b"\x41", end) + rest
@@ -68,7 +68,7 @@ def encode_rest(name: str, error: str | None, attributes: dict[str, Value], *, i
 
 
 def encode_text(key: str, value: str) -> bytes:
-    """Return an attribute that few spans share. It is faster than `encode_rest`, to whose bytes it is added."""
+    """Return the bytes of an attribute that few spans share, to add to `encode_rest`'s bytes. This is faster."""
     text = value.encode()
     text = field(1, len(text)) + text
     pair = _key(key) + field(2, len(text)) + text

@@ -35,7 +35,8 @@ QUEUE = 65_536
 """Maximum number of spans that wait for the collector, without `OTEL_BSP_MAX_QUEUE_SIZE`. A step may have more spans
 than the library's default of 2,048."""
 BATCH = 8_192
-"""Maximum number of spans in a request, without `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`. They have about 2 MB."""
+"""Maximum number of spans in a request, without `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`. A request of this
+number has about 2 MB."""
 PAUSE = 2.0
 """Seconds between two requests."""
 SECONDS_BETWEEN_METRICS = 60.0
@@ -85,11 +86,11 @@ class Sender:
     def send(self, span: bytes) -> None:
         """Add a finished span to the queue. A full queue drops its oldest span."""
         if self._spans_to is not None:
-            next(self._numbers)  # Threads of environments also send, and this cannot be interrupted.
+            next(self._numbers)  # Threads of environments also send, and `next` is atomic.
             self._queue.append(span)
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Note the latest values of metrics. The collector receives them at each interval, and at the end."""
+        """Store the latest values of metrics. The collector receives them at each interval, and at the end."""
         if self._metrics_to is not None:
             self._metrics.update(metrics)
 

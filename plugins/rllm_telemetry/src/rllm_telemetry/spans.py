@@ -26,7 +26,7 @@ from rllm_telemetry.sending import Sender
 SHORTEST_WAIT = 0.001
 """Seconds. Shorter waits have no span, unless they are model calls or tools."""
 UNFINISHED = "unfinished"
-"""The `error.type` of spans that the end of the run has ended."""
+"""The `error.type` of spans that had not ended at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class RunSpans(RolloutListener):
         self._validation = span, context.attach(span.as_parent()), finished_steps
 
     def end_validation(self, *, is_skipped: bool = False, error: str | None = None) -> None:
-        """End the span. The span of a validation that an observer skipped takes no time."""
+        """End the span of the validation. If an observer skipped it, the span's duration is 0."""
         if self._validation is not None:
             (span, token, finished_steps), self._validation = self._validation, None
             context.detach(token)
@@ -141,7 +141,7 @@ class RunSpans(RolloutListener):
         self._steps.clear()
 
     def on_rollout_start(self, rollout: OpenRollout) -> None:
-        """Note the start of a rollout."""
+        """Store the start of a rollout."""
         parent = trace.get_current_span().get_span_context()
         if parent.trace_flags.sampled:
             family = children(parent.trace_id, parent.span_id)

@@ -12,12 +12,12 @@ from rllm_record.steps import RecordedEpisode, RecordedTrajectory
 
 
 def is_evaluation(path: Path) -> bool:
-    """True if this is a directory of `--save`."""
+    """Return True if this is a directory of `--save`."""
     return (path / FILE_NAME).is_file()
 
 
 def read(path: Path) -> Iterator[RecordedEpisode]:
-    """Yield the rollouts of each environment, in the order in which they ended. An environment is a rollout batch."""
+    """Yield the rollouts of each environment, in the order in which they ended. Each environment has its own batch."""
     for batch, environment in enumerate(require_evaluation(path).environments.values()):
         for saved in read_rollouts(path, environment):
             episode = saved.episode

@@ -235,7 +235,7 @@ class Registry:
         nearest = did_you_mean(bare, [*(entry.name for entry in offered), *indexed_summaries(kind)])
         suspects = ", ".join(plugin.name for plugin in self.broken)
         doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""
-        # The index lists the names in our packages.
+        # The index lists all names of its packages, so only other packages can have an unknown name.
         blocked = [each for each in self.discovery.blocked if normalize(each.distribution) not in read_index()]
         causes = ", ".join(f"{each.distribution}, blocked by {each.blocked_by}" for each in blocked)
         lists = f"It may be in a blocked package: {causes}." if causes else ""

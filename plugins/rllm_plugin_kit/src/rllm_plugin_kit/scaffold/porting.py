@@ -94,7 +94,7 @@ AGGREGATION = frozenset({"loss_agg_mode", "token_level_loss"})
 OPTIONS = (bool, int, float, str)
 """Types of defaults. Values of their subclasses, such as enums, have no literal."""
 Bound = Literal["none", "token", "row"]
-"""Each token's log-ratio, or the sum of a row's log-ratios."""
+"""The log-ratios that a ported loss bounds: none, each token's, or the sum of a row's."""
 LINE = 120
 """Maximum length of a line."""
 
@@ -132,7 +132,7 @@ class Port:
     is_grouped: bool = False
     """True for a function that is called with one group at a time, as TRL's code."""
     bound: Bound = "none"
-    """Log-ratios of a loss that the package bounds, because the function is not finite for large ones."""
+    """Log-ratios that the package bounds, because the loss is not finite for large ones."""
     scope: str = "group"
     """The scope of an estimator's advantages."""
     centres: bool = True
@@ -391,13 +391,13 @@ def _bind_trainer(source: Source, kind: str) -> Port:
             "Port its loss with --kind loss. For the advantages, copy the lines into a function of `rewards` and "
             "`num_generations`, and port it: --from my_file.py:my_function.",
         )
-    # It is called with the trainer, its model and a batch.
+    # The method is called with three arguments: the trainer, its model and a batch.
     for name, parameter in list(inspect.signature(source.function).parameters.items())[3:]:
         if parameter.default is parameter.empty:
             raise PluginError(
                 "argument-not-available",
-                f"{source.full_name} has the argument `{name}`, which no trainer that learns from rollouts has.",
-                f"{list_portable('trl')}`rllm prefer` and `rllm sft` learn from data.",
+                f"{source.full_name} has the argument `{name}`, so it does not learn from rollouts.",
+                f"{list_portable('trl')}To learn from data, use `rllm prefer` or `rllm sft`.",
             )
     return Port(kind=kind, source=source, arguments=(), options=(), has_config=True)
 
@@ -430,12 +430,12 @@ _BOUNDS: Mapping[Bound, str] = MappingProxyType(
         "none": "",
         "token": """\
         log_ratios = (row.logprobs - row.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        row = replace(row, logprobs=row.old_logprobs + log_ratios)  # The original overflows beyond.
+        row = replace(row, logprobs=row.old_logprobs + log_ratios)  # The original overflows above.
 """,
         "row": """\
         log_ratios = row.logprobs - row.old_logprobs
         excess = log_ratios.detach().sum().abs() / MAX_LOG_RATIO
-        # The original overflows beyond. As after `clamp`, the gradient is 0 there.
+        # The original overflows above this limit. As after `clamp`, the gradient is 0 there.
         log_ratios = torch.where(excess > 1, log_ratios.detach() / excess, log_ratios)
         row = replace(row, logprobs=row.old_logprobs + log_ratios)
 """,

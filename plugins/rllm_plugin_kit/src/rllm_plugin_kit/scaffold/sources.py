@@ -25,7 +25,7 @@ HOMES = {
 }
 """Package -> the modules to search if `--from` has only the name of a function or a class."""
 INSTALL = {"openrlhf": "pip install deepspeed && pip install --no-deps openrlhf"}
-"""Package -> the command that installs what its losses need, if `pip install PACKAGE` needs a GPU."""
+"""Package -> the command that installs the requirements of its losses, if `pip install PACKAGE` needs a GPU."""
 PORTABLE = {
     "openrlhf": (
         "openrlhf:PolicyLoss (--kind loss)",

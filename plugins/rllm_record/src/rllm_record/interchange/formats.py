@@ -106,7 +106,9 @@ def stream_file(path: Path) -> Iterator[RecordedEpisode]:
 
 
 def write_file(path: Path, episodes: Iterable[RecordedEpisode], name: str) -> int:
-    """Write episodes to a file of the format `name`. Return their number. A ``.jsonl`` file needs memory for one.
+    """Write episodes to a file of the format `name`, and return their number.
+
+    For a ``.jsonl`` file, only one episode is in memory at a time.
 
     Raises:
         FormatError: the format is unknown or only read, or the file cannot be written.
@@ -170,7 +172,7 @@ def write_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
     if path.suffix not in (".json", ".jsonl") or (path.suffix == ".json" and len(first) != 1):
         raise FormatError(
             "wrong-file-type",
-            f"{path} does not end in .jsonl, or in .json for exactly one episode.",
+            f"{path} does not end in .jsonl, and a .json file has exactly one episode.",
             f"Use a file that ends in .jsonl: {path.with_suffix('.jsonl')}.",
         )
     path.parent.mkdir(parents=True, exist_ok=True)

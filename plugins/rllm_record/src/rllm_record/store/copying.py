@@ -121,7 +121,7 @@ class Copier:
         """Prepare to copy a directory.
 
         Args:
-            confirm: Called before each write. It raises an error if a different process writes to the store now.
+            confirm: Called before each write. It raises an error if a different process has taken over the URL.
         """
         self._place, self._directory, self._confirm = place, directory, confirm
         self._copied: dict[str, Stamp] | None = None

@@ -41,9 +41,9 @@ Content = Literal["all", "latest checkpoint", "no checkpoints"]
 """Objects to fetch. The journal is only needed to resume or to repeat a run, so only `all` includes it."""
 SECONDS_BETWEEN_FETCHES = 10.0
 NAMES = ".names"
-"""Hidden directory with a working directory's own config and plugins, while it has those in the store."""
+"""Hidden directory with a working directory's own config and plugins, while it has the store's files."""
 NEW = ".new"
-"""Hidden directory of objects that are not copied whole yet."""
+"""Hidden directory of objects until they are copied completely."""
 READERS = ".readers"
 """Hidden file that processes lock while they update a copy."""
 ROUNDS = 3
@@ -53,7 +53,8 @@ ROUNDS = 3
 def fetch(place: StorePlace, directory: Path, content: Content = "all") -> None:
     """Make a directory equal to a place. Files that have not changed are not read again.
 
-    Files that the place has, and that are not in `content`, stay, because a different process may read them.
+    Files of the place that are not in `content` are neither fetched nor removed, because a different process may read
+    them.
 
     Raises the errors of the store.
     """
@@ -143,7 +144,7 @@ def _fetch_objects(
     objects: Mapping[str, Mapping[str, Any]],
     others: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Fetch objects, and remove files that are neither in them nor in others."""
+    """Fetch `objects`, and remove files that are neither in `objects` nor in `others`."""
     known, local = read_stamps(directory), local_files(directory)
     new = [
         name
@@ -175,8 +176,8 @@ def _version(info: Mapping[str, Any]) -> str:
 def fetch_names(url: str) -> None:
     """Write the config and the plugins of each run of a project to the run's working directory.
 
-    So the program finds the names and the configs of all runs in the store. A directory with files of an earlier state,
-    or of a different run, keeps its own config and plugins in `NAMES`.
+    So the program finds the names and the configs of all runs in the store. If a directory has files of an earlier
+    state or of a different run, its own config and plugins are moved to `NAMES`.
 
     Args:
         url: URL of the project's directory.
@@ -214,7 +215,7 @@ def fetch_names(url: str) -> None:
 
 
 def _keep_names(directory: Path) -> None:
-    """Move a directory's config and plugins to `NAMES`, if it has more files of a run and they are its own."""
+    """Move a directory's own config and plugins to `NAMES`, if it has other files of a run too."""
     kept = directory / NAMES
     if not kept.exists() and _has_more_than_names(directory):
         kept.mkdir()
@@ -224,7 +225,7 @@ def _keep_names(directory: Path) -> None:
 
 
 def _restore_names(directory: Path) -> None:
-    """Move a directory's own config and plugins back, instead of those in the store."""
+    """Replace the config and plugins of the store by the directory's own from `NAMES`."""
     if (directory / NAMES).exists():
         for path in (directory / NAMES).iterdir():
             path.replace(directory / path.name)
@@ -232,7 +233,7 @@ def _restore_names(directory: Path) -> None:
 
 
 def forget_names(directory: Path) -> None:
-    """Remove the earlier config and plugins of a directory in which a run begins."""
+    """Remove a directory's earlier config and plugins, because a new run begins in it."""
     shutil.rmtree(directory / NAMES, ignore_errors=True)
 
 
@@ -275,7 +276,7 @@ def local_copy(url: str, content: Content, *, follows: bool = False) -> Path:
 
 
 def _update_copy(place: StorePlace, directory: Path, content: Content) -> None:
-    """Fetch a copy. Other processes that update it, or a copy of a directory above or below it, wait."""
+    """Fetch a copy. Processes that update it, or a directory above or below it, wait for each other."""
     with ExitStack() as stack:
         for above in reversed((directory, *directory.parents)):
             if above.is_relative_to(copies_directory()):

@@ -21,7 +21,7 @@ from rllm_record.store.places import StorePlace, explain_failures
 
 SECONDS_BETWEEN_RENEWALS = 10.0
 SECONDS_WITHOUT_A_READ = 1.0
-"""Time after a read of the object in which the process writes without a new read."""
+"""Time after a read of the object in which the process may write without a new read."""
 SECONDS_TO_WATCH = 45.0
 """Time without a renewal after which a process counts as ended."""
 
@@ -125,9 +125,12 @@ class Lease:
             )
 
     def confirm(self) -> None:
-        """Read the object, unless it was read just now. Raise RllmError as `require` if its writer is different.
+        """Read the object, unless it was read in the last `SECONDS_WITHOUT_A_READ`.
 
-        Called before each write, because a new process may take over while a slow process copies many files.
+        It is called before each write, because a new process may take over while a slow process copies many files.
+
+        Raises:
+            RllmError: a different process has taken over the URL.
         """
         now = time.monotonic()
         if now - self._confirmed > SECONDS_WITHOUT_A_READ:

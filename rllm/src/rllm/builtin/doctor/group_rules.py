@@ -66,7 +66,7 @@ def find_constant_reward(run: RunData) -> Evidence | None:
 def find_tasks_too_hard(run: RunData) -> Evidence | None:
     late = run.all_rollouts.between(0.5, 1)
     wrong = _wrong(late.groups, _worst(run))
-    # Tasks that the first policy can solve are not too hard: a policy that loses them has a different fault.
+    # If the first policy solves tasks and a later policy does not, the cause is a different fault.
     first = _wrong(run.all_rollouts.between(0, START).groups, _worst(run))
     if min(first.mean(), wrong.mean(), _wrong(run.all_rollouts.groups, _worst(run)).mean()) < MOST:
         return None
@@ -98,7 +98,7 @@ def find_stuck_tasks(run: RunData) -> Evidence | None:
     late = run.all_rollouts.between(0.5, 1)
     groups, wrong = late.groups, _wrong(late.groups, _worst(run))
     tasks = {str(task) for task in groups.task}
-    # A task that was solved before is forgotten, and that has a different cause.
+    # If a task was solved before, the policy has unlearned it, which is a different fault.
     every = run.all_rollouts.groups
     solvable = {str(task) for task in every.task[~_wrong(every, _worst(run))]}
     often = {task for task, count in Counter(map(str, groups.task)).items() if count > 2}
@@ -106,7 +106,7 @@ def find_stuck_tasks(run: RunData) -> Evidence | None:
     if len(stuck) < 0.3 * len(tasks) or wrong.all():
         return None
     is_stuck = np.isin(groups.task.astype(str), stuck)
-    text = f"{len(stuck)} of {len(tasks)} tasks never have a right rollout, and the others do not improve anymore"
+    text = f"{len(stuck)} of {len(tasks)} tasks never have a right rollout, and the reward does not rise anymore"
     return _of_groups(late, is_stuck, text)
 
 

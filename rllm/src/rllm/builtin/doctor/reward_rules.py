@@ -24,7 +24,7 @@ def find_reward_without_solving(run: RunData) -> Evidence | None:
 
 
 def _exploits(run: RunData) -> Evidence | None:
-    """Return evidence that the policy has learned wrong responses that get as much reward as right responses."""
+    """Return evidence that the policy learns wrong responses with the reward of right responses."""
     if not run.has(Column.ROLLOUT_SOLVED):
         return None
     rows, groups = run.all_rollouts, run.all_rollouts.groups
@@ -183,7 +183,7 @@ def find_length_without_reward(run: RunData) -> Evidence | None:
     if not length.is_rise or length.after < 1.5 * length.before or reward.is_rise:
         return None
     return evidence_of(
-        f"the mean length rises from {number(length.before)} to {number(length.after)} tokens, and the mean reward "
+        f"the mean length rises from {number(length.before)} to {number(length.after)}, and the mean reward "
         f"changes from {number(reward.before)} to {number(reward.after)}",
         series,
     )
@@ -317,7 +317,7 @@ REWARD_RULES = (
     ),
     Rule(
         name="reward_without_solving",
-        title="Responses get a high reward without a right answer, and the policy learns it.",
+        title="The policy learns wrong responses that get a high reward.",
         needs=frozenset({Column.REWARD, Column.SOLVED}),
         find=find_reward_without_solving,
         shows=(Column.REWARD, Column.SOLVED),

@@ -88,7 +88,7 @@ class Series:
         return max(0, int(self.steps[0])), int(self.steps[-1])
 
     def compare_ends(self, share: float = 1 / 3) -> Change:
-        """Compare the first share of the points with the last share. NaN without a point."""
+        """Compare the means of the first and the last share of the points. They are NaN without a point."""
         if not len(self):
             return Change(float("nan"), float("nan"), 0.0, 0.0, 0.0)
         before, after = self.part(0, share).values, self.part(1 - share, 1).values

@@ -100,7 +100,7 @@ def find_gradient_spikes(run: RunData) -> Evidence | None:
     width = 10
     around = np.array([np.median(values[max(0, i - width) : i + width + 1]) for i in range(len(values))])
     spikes = series.where((values > 10 * np.maximum(around, 0.1 * series.median)) & (values > 5 * series.median))
-    # The norm is clipped, so a few spikes neither harm nor explain the reward of the other steps.
+    # The norm is clipped, so a few spikes neither lower the reward nor explain a flat reward.
     if len(spikes) < max(2, 0.05 * len(series)):
         return None
     norms = run.series(Column.GRADIENT)
@@ -129,7 +129,7 @@ def find_entropy_collapse(run: RunData) -> Evidence | None:
 
 def find_entropy_too_high(run: RunData) -> Evidence | None:
     series = run.series(Column.ENTROPY)
-    # A large bonus acts in a few steps, so the thirds of the run may be equal.
+    # A large entropy bonus raises the entropy in a few steps, so the first and the last third may be equal.
     first, late = series.part(0, START).median, series.part(2 / 3, 1).median
     change, reward = series.compare_ends(), run.series(Column.REWARD).compare_ends()
     if late < max(1.1 * first, first + Change.LIMIT * change.noise, 0.1) or reward.is_rise:
@@ -273,7 +273,7 @@ UPDATE_RULES = (
     ),
     Rule(
         name="entropy_collapse",
-        title="The policy has stopped to explore before it solves the tasks.",
+        title="The policy has stopped exploring before it solves the tasks.",
         needs=frozenset({Column.ENTROPY, Column.REWARD}),
         find=find_entropy_collapse,
         shows=(Column.ENTROPY, Column.REWARD),

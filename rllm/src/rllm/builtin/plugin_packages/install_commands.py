@@ -146,7 +146,7 @@ def _install(
 
 
 def _check_packages(requirements: Sequence[str]) -> None:
-    """Check that no requirement is the name of a plugin, because a package of a stranger can have this name.
+    """Check that no requirement is the name of a plugin, because an unrelated package can have this name.
 
     Raises:
         ConfigError: a plugin of the index has this name, and no package of the index.
@@ -160,7 +160,7 @@ def _check_packages(requirements: Sequence[str]) -> None:
         if homes and normalize(requirement) not in packages:
             raise ConfigError(
                 "not-a-plugin",
-                f"{requirement} is the name of a plugin in {' and '.join(homes)}, and not the name of a package.",
+                f"{requirement} is a plugin in {' and '.join(homes)}. No package of the index has this name.",
                 f"Install the package: rllm plugins install {homes[0]}",
             )
 

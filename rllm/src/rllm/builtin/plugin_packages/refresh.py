@@ -56,7 +56,7 @@ def refresh(index: str, names: tuple[str, ...], is_json: bool) -> None:
         packages, options = read_directory(directory, names), f"--find-links {shlex.quote(str(directory.absolute()))}"
     elif "://" not in index:
         hint = "Write the path of a directory with wheels, or an address that starts with https://."
-        raise RllmError("index-not-readable", f"{index} is not a directory, and not an address.", hint)
+        raise RllmError("index-not-readable", f"{index} is neither a directory nor an address.", hint)
     else:
         packages, options = read_index(index, names), f"--index-url {shlex.quote(without_password(index))}"
     found = {name: entry._replace(options=options) for name, entry in list_entries(packages)}
