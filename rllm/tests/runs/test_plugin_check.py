@@ -132,6 +132,33 @@ def test_every_change_is_named_with_its_remedy(
     assert registry.get("estimator", "steady"), "the other package can be used"
 
 
+def test_package_is_installed_again_from_its_source(site: Site, run: Path) -> None:
+    """A package with the same name in an index may be by a stranger."""
+    (site.directory / "rllm_median-1.0.dist-info/direct_url.json").write_text('{"url": "file:///home/me/median"}')
+    used = [Registry.load().get("estimator", "median")]
+    (run / "plugins.json").write_text(json.dumps(describe_used_plugins(used)))
+    uninstall(site.directory)
+    _forget(site)
+
+    (found,) = compare_plugins(read_used_packages(run), Registry.load())
+
+    assert found.remedy == "Install it from file:///home/me/median, as for the run."
+
+
+def test_unloadable_plugin_stops_runs_before_they_begin(site: Site, run: Path, capsys) -> None:
+    plugin = MEDIAN.replace("lambda: raw", "lambda: __import__('no_such_module')")
+    _install(site.directory, write_wheel(site.directory.parent, "rllm-median", "1.0", plugin))
+    _forget(site)
+    before = (run / "plugins.json").read_text()
+    words = ["train", "guess", "--estimator", "median", f"rllm.trainer.output_dir={run.parents[1]}"]
+
+    assert main([*words, "rllm.trainer.experiment_name=before", "--overwrite"]) == 2
+
+    assert "estimator rllm-median/median cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err
+    assert (run / "plugins.json").read_text() == before
+    assert not (run / "config.yaml").exists()
+
+
 def test_blocked_package_is_named_with_the_block(site: Site, run: Path) -> None:
     _forget(site)
     blocked = Registry.load(environ={"RLLM_BLOCK_PLUGINS": "rllm-median,rllm"})

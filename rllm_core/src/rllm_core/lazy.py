@@ -37,6 +37,7 @@ def import_single_module(module: str) -> ModuleType:
 
         added = []
         try:
+            # They stay, because functions of the module may import their neighbours when they are called.
             for package in accumulate(module.split(".")[:-1], "{}.{}".format):
                 if package not in sys.modules:
                     if (spec := find_spec(package)) is None:
@@ -44,9 +45,10 @@ def import_single_module(module: str) -> ModuleType:
                     sys.modules[package] = module_from_spec(spec)
                     added.append(package)
             return import_module(module)
-        finally:
+        except ImportError:
             for package in added:
                 del sys.modules[package]
+            raise
 
 
 def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -190,7 +190,8 @@ def _train(make_plan: Callable[[], RunPlan], start: Start) -> int:
         received = asyncio.run(_fit(trainer))
         seconds = time.monotonic() - started
         if trainer.stopped_early and not trainer.has_begun:
-            click.echo(f"stopped before anything began; {directory.path} is unchanged")
+            rest = f"{directory.path} is unchanged" if directory.path.exists() else "nothing was written"
+            click.echo(f"stopped before anything began; {rest}")
             return 128 + received[0]
         if trainer.stopped_early:
             click.echo(

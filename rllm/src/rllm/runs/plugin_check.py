@@ -43,6 +43,8 @@ class UsedPackage(NamedTuple):
     """Empty if the run has stored none."""
     plugins: tuple[tuple[str, str], ...]
     """Kind and name of each plugin."""
+    source: str = ""
+    """URL of the directory, archive or repository from which the package was installed. Empty for an index."""
 
 
 class Difference(NamedTuple):
@@ -77,6 +79,7 @@ def describe_used_plugins(registered: Iterable[Registered[Any]]) -> list[dict[st
             "distribution": entry.distribution,
             "version": entry.version,
             "digest": digest_package(entry.distribution),
+            "source": _find_source(entry.distribution),
         }
         for entry in registered
     ]
@@ -97,7 +100,8 @@ def read_used_packages(directory: Path) -> list[UsedPackage]:
     for each in read_used_plugins(directory):
         name = str(each.get("distribution", ""))
         if name and name != IN_PROCESS:
-            before = found.get(name, UsedPackage(name, str(each.get("version", "")), str(each.get("digest", "")), ()))
+            version, digest, source = (str(each.get(key, "")) for key in ("version", "digest", "source"))
+            before = found.get(name, UsedPackage(name, version, digest, (), source))
             plugin = (str(each.get("kind", "")), str(each.get("name", "")))
             found[name] = before._replace(plugins=(*before.plugins, plugin))
     return list(found.values())
@@ -175,6 +179,9 @@ def _find_problems(
     program = "pip" if name in (CORE, *read_index()) else "rllm plugins"
     pinned = f"'{package.distribution}=={package.version}'"
     install = f"To install the run's version: {program} install {pinned}"
+    if package.source:
+        # A package of this name in an index may have a different author.
+        install = f"Install it from {package.source}, as for the run."
     if not version:
         yield "missing", "it is not installed", install
         return
@@ -186,7 +193,8 @@ def _find_problems(
     if files := find_modified_files(package.distribution):
         some = ", ".join(files[:SHOWN]) + ", …" * (len(files) > SHOWN)
         reason = f"{len(files)} of its files differ from the installed wheel: {some}"
-        yield "modified", reason, f"To undo the edits: pip install --force-reinstall --no-deps {pinned}"
+        from_index = f"To undo the edits: pip install --force-reinstall --no-deps {pinned}"
+        yield "modified", reason, install if package.source else from_index
     for broken in registry.broken:
         if normalize(broken.distribution) == name:
             yield "broken", broken.reason, broken.remedy or MORE
@@ -225,11 +233,21 @@ def _has_digest(file: Path, digest: str) -> bool:
 
 
 def _is_editable(installed: Distribution) -> bool:
+    return bool(_read_direct_url(installed).get("dir_info", {}).get("editable"))
+
+
+def _find_source(name: str) -> str:
+    installed = find_package(name)
+    return "" if installed is None else str(_read_direct_url(installed).get("url", ""))
+
+
+def _read_direct_url(installed: Distribution) -> dict[str, Any]:
+    """Return the description of a package that was not installed from an index (PEP 610). Empty for other packages."""
     try:
         described = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
-        return False
-    return bool(described.get("dir_info", {}).get("editable"))
+        return {}
+    return described if isinstance(described, dict) else {}
 
 
 def _source_files(installed: Distribution) -> Iterator[tuple[str, str]]:

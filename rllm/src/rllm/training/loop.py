@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rllm.planning.lengths import Model, measure_lengths
 from rllm.planning.plan import RunPlan
+from rllm.planning.preflight import load_plugins
 from rllm.planning.rendering_check import check_rendering
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
@@ -167,6 +168,7 @@ class TrainingLoop:
         """Train to the end, or until `stop`. Return the metrics of the last validation."""
         for line in self.plan.warnings:
             self._warn(line)
+        load_plugins(self.plan)
         frozen, thresholds = gc.get_freeze_count(), gc.get_threshold()
         backend = self._make_backend()
         trackers = self._trackers = Trackers(self.plan.trackers, self.directory, self._tracked, self._warn)

@@ -108,7 +108,7 @@ RUN_RULES = (
     ),
     Rule(
         name="plateau",
-        title="The reward has stopped to rise, and tasks are not solved.",
+        title="The reward has stopped rising, and tasks are not solved.",
         needs=frozenset({Column.REWARD}),
         find=find_plateau,
         shows=(Column.REWARD, Column.SOLVED),
