@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -167,7 +168,8 @@ class Port:
     def templates(self) -> tuple[str, ...]:
         """Directories of templates, the most general one first."""
         if self.source.form == "trainer":
-            return ("ported", "ported_loss", "ported_trainer")
+            made_by_trl = () if self._trl_config is None else ("ported_trl_trainer",)
+            return ("ported", "ported_loss", "ported_trainer", *made_by_trl)
         return ("ported", "ported_group" if self.is_grouped else f"ported_{self.kind}")
 
     @property
@@ -219,10 +221,21 @@ class Port:
             "source_module": self.source.module,
             "config_function": CONFIG_FUNCTIONS[self.kind] if config else "",
             "loss_method": self.source.name,
+            "config_module": self._trl_config.__module__ if self._trl_config else "",
+            "config_class": self._trl_config.__name__ if self._trl_config else "",
             "theirs": _THEIRS if self.arguments and AGGREGATION & {*self.arguments, *self.settings} else _THEIRS_BY_ROW,
             "gradient": "" if self.is_exact else '    gradient = "surrogate"  # The function detaches a factor.\n',
             "has_ratio": "" if self.has_ratio else "        has_ratio=False,\n",
         }
+
+    @property
+    def _trl_config(self) -> type | None:
+        """The class of TRL for the config of the trainer or of a class that it extends. None for other sources."""
+        for each in self.source.owner.__mro__ if self.source.owner and self.source.form == "trainer" else ():
+            found = getattr(sys.modules[each.__module__], each.__name__.replace("Trainer", "Config"), None)
+            if isinstance(found, type) and found is not each and found.__module__.startswith("trl."):
+                return found
+        return None
 
     @property
     def _has_self(self) -> bool:
