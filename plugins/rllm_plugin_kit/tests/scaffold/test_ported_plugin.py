@@ -454,6 +454,31 @@ def test_losses_of_trl_pass_their_tests(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("source", "field", "hint"),
+    [
+        ("trl:GRPOTrainer", "epsilonn", "Did you mean 'epsilon'"),
+        ("verl:compute_policy_loss_gspo", "clip_rati", "'clip_ratio'"),
+    ],
+)
+def test_unknown_fields_are_errors_before_a_run(source: str, field: str, hint: str) -> None:
+    environ = os.environ | {"PYTHONPATH": str(Path(sys.prefix) / "conformance")}
+    new = (sys.executable, "-m", "rllm", "plugins", "new", "my-port", "--kind", "loss", "--from", source)
+    subprocess.run(new, check=True, env=environ, capture_output=True, timeout=400)
+    environ["PYTHONPATH"] += f"{os.pathsep}my-port/src"
+    code = """
+import sys, types, my_port.plugin
+my_port.plugin.check_config(types.SimpleNamespace(config=dict.fromkeys(sys.argv[1:], 1)))
+"""
+    check = (sys.executable, "-c", code)
+
+    subprocess.run(check, check=True, env=environ, timeout=100)
+    finished = subprocess.run((*check, field), env=environ, capture_output=True, text=True, timeout=100)
+    assert f"no field '{field}'" in finished.stderr
+    assert hint in finished.stderr
+
+
+@pytest.mark.long
 def test_tests_are_skipped_without_the_package(rank_file: Path) -> None:
     """A package of a library that is not installed any more."""
     library = rank_file.parent / "library"

@@ -219,7 +219,10 @@ class Port:
             "package": self.source.package,
             "install": install_command(self.source.package),
             "source_module": self.source.module,
-            "config_function": CONFIG_FUNCTIONS[self.kind] if config else "",
+            "config_function": self._load_config() if config else "",
+            "config_errors": "ConfigError, PluginError, did_you_mean" if config else "PluginError",
+            "check": "        check=check_config,\n" if self.has_config else "",
+            "check_config": self._check_config() if self.has_config else "",
             "loss_method": self.source.name,
             "config_module": self._trl_config.__module__ if self._trl_config else "",
             "config_class": self._trl_config.__name__ if self._trl_config else "",
@@ -227,6 +230,14 @@ class Port:
             "gradient": "" if self.is_exact else '    gradient = "surrogate"  # The function detaches a factor.\n',
             "has_ratio": "" if self.has_ratio else "        has_ratio=False,\n",
         }
+
+    def _load_config(self) -> str:
+        module, call = CONFIG_FUNCTIONS[self.kind]
+        return _LOAD_CONFIG.format(module=module, call=call, config_class=CONFIG_CLASSES[self.kind])
+
+    def _check_config(self) -> str:
+        module, function = ("trainer", "check_fields") if self.source.form == "trainer" else ("original", "load_config")
+        return _CHECK_CONFIG.format(module=module, function=function, package=self.source.package or "the trainer")
 
     @property
     def _trl_config(self) -> type | None:
@@ -462,20 +473,33 @@ _GREEDY_TASKS = """\
 CONFIG_CLASSES = {"estimator": "AlgoConfig", "loss": "ActorConfig"}
 """verl's class for the argument `config`, by kind."""
 CONFIG_FUNCTIONS = {
-    "estimator": '''
-
-def load_config(fields: dict[str, Any]) -> Any:
-    """Return verl's algorithm config with these fields."""
-    from verl.trainer.config import AlgoConfig
-
-    return AlgoConfig(**fields)
-''',
-    "loss": '''
-
-def load_config(fields: dict[str, Any]) -> Any:
-    """Return verl's actor config with these fields."""
-    from verl.workers.config import ActorConfig
-
-    return ActorConfig(**{"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1, **fields})
-''',
+    "estimator": ("verl.trainer.config", "AlgoConfig(**fields)"),
+    "loss": (
+        "verl.workers.config",
+        'ActorConfig(**{"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1, **fields})',
+    ),
 }
+"""Module of the class, and the call that makes a config, by kind."""
+_LOAD_CONFIG = '''
+
+def load_config(fields: dict[str, Any]) -> Any:
+    """Return verl's config with these fields.
+
+    Raises:
+        ConfigError: the config has no such field.
+    """
+    from {module} import {config_class}
+
+    known = {config_class}.__dataclass_fields__
+    for name in fields.keys() - known.keys():
+        hint = did_you_mean(name, known) or "Remove it, or correct its name."
+        raise ConfigError("unknown-option", f"verl's {config_class} has no field {{name!r}}.", hint)
+    return {call}
+'''
+_CHECK_CONFIG = '''
+
+def check_config(params: Any) -> None:
+    """Check the names in the option `config` before a run starts. If there are any, this imports {package}."""
+    if params.config:
+        load_from(f"{{__package__}}.{module}", "{function}")()(params.config)
+'''
