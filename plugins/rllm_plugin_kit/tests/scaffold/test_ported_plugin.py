@@ -468,7 +468,7 @@ def test_unknown_fields_are_errors_before_a_run(source: str, field: str, hint: s
     environ["PYTHONPATH"] += f"{os.pathsep}my-port/src"
     code = """
 import sys, types, my_port.plugin
-my_port.plugin.check_config(types.SimpleNamespace(config=dict.fromkeys(sys.argv[1:], 1)))
+my_port.plugin.check(types.SimpleNamespace(config=dict.fromkeys(sys.argv[1:], 1)))
 """
     check = (sys.executable, "-c", code)
 
@@ -493,3 +493,7 @@ def test_tests_are_skipped_without_the_package(rank_file: Path) -> None:
     library.rename(rank_file.parent / "elsewhere")
 
     assert "skipped" in run_tests("my-rank").splitlines()[-1]
+    environ = os.environ | {"PYTHONPATH": "my-rank/src"}
+    code = (sys.executable, "-c", "import my_rank.plugin; my_rank.plugin.check(None)")
+    finished = subprocess.run(code, env=environ, capture_output=True, text=True, timeout=100)
+    assert "library is not installed.\nhint: Install library: pip install library." in finished.stderr

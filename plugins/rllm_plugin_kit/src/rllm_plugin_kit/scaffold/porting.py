@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from rllm_core.errors import PluginError
+from rllm_plugin_kit.scaffold.checks import CONFIG_CLASSES, write_check, write_load_config
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES, Template
 from rllm_plugin_kit.scaffold.sources import Source, install_command, list_portable
 
@@ -182,6 +183,7 @@ class Port:
         """Return the values of the placeholders that only templates of ports have."""
         loaded = "load_original" if self.source.file is None else self.source.symbol
         config = ["load_config"] if self.has_config and self.source.package == "verl" else []
+        check = write_check(self.source, has_config=self.has_config)
         quoted = ", ".join(f'"{need}"' for need in self.needs)
         greedy = "greedy_rewards" in self.needs
         indent = 8 if self.kind == "estimator" and not self.is_grouped else 12
@@ -219,10 +221,12 @@ class Port:
             "package": self.source.package,
             "install": install_command(self.source.package),
             "source_module": self.source.module,
-            "config_function": self._load_config() if config else "",
+            "config_function": write_load_config(self.kind) if config else "",
             "config_errors": "ConfigError, PluginError, did_you_mean" if config else "PluginError",
-            "check": "        check=check_config,\n" if self.has_config else "",
-            "check_config": self._check_config() if self.has_config else "",
+            "check": "        check=check,\n" if check else "",
+            "check_function": check,
+            "find_spec_in_check": "" if self.source.file else "from importlib.util import find_spec\n",
+            "errors_in_check": "" if self.source.file else "from rllm_core.errors import PluginError\n",
             "loss_method": self.source.name,
             "config_module": self._trl_config.__module__ if self._trl_config else "",
             "config_class": self._trl_config.__name__ if self._trl_config else "",
@@ -230,14 +234,6 @@ class Port:
             "gradient": "" if self.is_exact else '    gradient = "surrogate"  # The function detaches a factor.\n',
             "has_ratio": "" if self.has_ratio else "        has_ratio=False,\n",
         }
-
-    def _load_config(self) -> str:
-        module, call = CONFIG_FUNCTIONS[self.kind]
-        return _LOAD_CONFIG.format(module=module, call=call, config_class=CONFIG_CLASSES[self.kind])
-
-    def _check_config(self) -> str:
-        module, function = ("trainer", "check_fields") if self.source.form == "trainer" else ("original", "load_config")
-        return _CHECK_CONFIG.format(module=module, function=function, package=self.source.package or "the trainer")
 
     @property
     def _trl_config(self) -> type | None:
@@ -470,36 +466,3 @@ _GREEDY_TASKS = """\
         for trajectory in (each for group in groups for each in group.trajectories):
             trajectory.info[GREEDY_REWARD] = 0.5
 """
-CONFIG_CLASSES = {"estimator": "AlgoConfig", "loss": "ActorConfig"}
-"""verl's class for the argument `config`, by kind."""
-CONFIG_FUNCTIONS = {
-    "estimator": ("verl.trainer.config", "AlgoConfig(**fields)"),
-    "loss": (
-        "verl.workers.config",
-        'ActorConfig(**{"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1, **fields})',
-    ),
-}
-"""Module of the class, and the call that makes a config, by kind."""
-_LOAD_CONFIG = '''
-
-def load_config(fields: dict[str, Any]) -> Any:
-    """Return verl's config with these fields.
-
-    Raises:
-        ConfigError: the config has no such field.
-    """
-    from {module} import {config_class}
-
-    known = {config_class}.__dataclass_fields__
-    for name in fields.keys() - known.keys():
-        hint = did_you_mean(name, known) or "Remove it, or correct its name."
-        raise ConfigError("unknown-option", f"verl's {config_class} has no field {{name!r}}.", hint)
-    return {call}
-'''
-_CHECK_CONFIG = '''
-
-def check_config(params: Any) -> None:
-    """Check the names in the option `config` before a run starts. If there are any, this imports {package}."""
-    if params.config:
-        load_from(f"{{__package__}}.{module}", "{function}")()(params.config)
-'''
