@@ -6,7 +6,7 @@ python benchmarks/beside_trl.py --ours grpo-55 tree      # our side only, withou
 python benchmarks/beside_trl.py --profile grpo-1024      # the same, with the functions that take the time
 
 - grpo-55, grpo-1024: a step of `rllm train` with 8 prompts of 55 or 1,024 tokens, 8 rollouts each and 64 new tokens,
-  next to GRPOTrainer with `generate` of transformers. Neither has a KL term.
+  without a KL term, next to GRPOTrainer with `generate` of transformers
 - tree: an update on 8 branches of an agent's session, which share their beginnings at ten levels, next to a
   hand-written update on padded rows
 - group: an update on 8 rollouts of a prompt of 512 tokens, next to the same
@@ -241,13 +241,12 @@ def run_update(case: str, directory: Path, steps: int, turns: Steps, *, by_hand:
     torch.set_num_threads(1)
     loaded = load_model(ModelSection(name=str(directory / "model")), seed=0)
     settings = TrainingSection(**OPTIMIZER)
-    batch = tree_batch() if case == "tree" else group_batch()
+    batch, plan = tree_batch() if case == "tree" else group_batch(), ppo_plan()
     update: Callable[[], Any]
     if by_hand:
         written = HandWrittenUpdate(loaded.model, settings)
         update = lambda: written(batch)  # noqa: E731
     else:
-        plan = ppo_plan()
         ours = Updater(loaded.model, settings, total_steps=1000, temperature=1.0, max_response_length=NEW_TOKENS)
         update = lambda: ours.update(batch, plan).metrics["actor/loss"]  # noqa: E731
     turns.begin()

@@ -6,7 +6,7 @@ from rllm_plugin_kit.scaffold.sources import Source, install_command
 
 CONFIG_CLASSES = {"estimator": "AlgoConfig", "loss": "ActorConfig"}
 """verl's class for the argument `config`, by kind."""
-CONFIG_FUNCTIONS = {
+_CONFIG_CALLS = {
     "estimator": ("verl.trainer.config", "AlgoConfig(**fields)"),
     "loss": (
         "verl.workers.config",
@@ -47,7 +47,7 @@ _CHECK_CONFIG = """\
 
 def write_load_config(kind: str) -> str:
     """Return the function that creates verl's config from the option `config`."""
-    module, call = CONFIG_FUNCTIONS[kind]
+    module, call = _CONFIG_CALLS[kind]
     return _LOAD_CONFIG.format(module=module, call=call, config_class=CONFIG_CLASSES[kind])
 
 
