@@ -40,7 +40,7 @@ LIMITS = {
     "rllm/src/rllm/builtin/budgets": (107, 29),
     "rllm/src/rllm/builtin/code_reward": (611, 10),
     "rllm/src/rllm/builtin/pending_rollouts": (135, 23),
-    "rllm/src/rllm/builtin/plugin_packages": (596, 13),
+    "rllm/src/rllm/builtin/plugin_packages": (599, 13),
     "rllm/src/rllm/builtin/doctor": (1_928, 8),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),

@@ -220,6 +220,14 @@ def test_verify_needs_a_run(directory: str, tmp_path: Path, capsys) -> None:
     assert f"error[run-not-found]: {tmp_path / directory} " in capsys.readouterr().err
 
 
+def test_verify_reports_a_damaged_list(tmp_path: Path, capsys) -> None:
+    (tmp_path / "plugins.json").write_text("{")
+
+    assert main(["plugins", "verify", str(tmp_path)]) == 2
+
+    assert f"error[damaged-file]: {tmp_path / 'plugins.json'} " in capsys.readouterr().err
+
+
 def test_run_without_digests_compares_versions(site: Site) -> None:
     replace_code(site.directory)
     _forget(site)

@@ -131,6 +131,7 @@ def test_package_without_usable_plugin_is_reported(plugins: Run) -> None:
         (["uninstall", "rllm-nowhere"], "plugin-not-installed", ["rllm-nowhere"]),
         (["uninstall", "rllm-lokal"], "plugin-not-installed", ["rllm-lokal", "Did you mean 'rllm-local'"]),
         (["install", "textarena"], "not-a-plugin", ["textarena", "rllm plugins install rllm-envs"]),
+        (["install", "./absent[extra]"], "file-not-found", ["./absent[extra]"]),
         (["upgrade", "rllm-nowhere"], "plugin-not-installed", ["rllm plugins install rllm-nowhere"]),
     ],
 )

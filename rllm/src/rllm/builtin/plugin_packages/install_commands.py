@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -149,13 +150,17 @@ def _check_packages(requirements: Sequence[str]) -> None:
     """Check that no requirement is the name of a plugin, because an unrelated package can have this name.
 
     Raises:
-        ConfigError: a plugin of the index has this name, and no package of the index.
+        ConfigError: a plugin of the index has this name, and no package of the index. Or it is a path without a file.
     """
     from rllm.builtin.plugin_packages.search import list_offers
 
     offers = list(list_offers())
     packages = {offer.distribution for offer in offers}
     for requirement in requirements:
+        if requirement.startswith((".", "/", "~")) and not Path(requirement.partition("[")[0]).expanduser().exists():
+            raise ConfigError(
+                "file-not-found", f"There is no package at {requirement}.", f"Paths start at {Path.cwd()}."
+            )
         homes = sorted({offer.distribution for offer in offers if offer.name == requirement} - {requirement})
         if homes and normalize(requirement) not in packages:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""`rllm plugins search`: plugins of all packages in the index, installed or not."""
+"""`rllm plugins search`: installed plugins, and plugins of all packages in the index."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import click
 from rllm_core.errors import did_you_mean
 from rllm_core.notices import harmless, one_line
 from rllm_core.plugins.discovery import IndexEntry, discover, normalize, read_index, read_published_packages
+from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.specs import KINDS
 
 
 class Offer(NamedTuple):
-    """A plugin or command of a package in the index."""
+    """A plugin or command of a package."""
 
     kind: str
     """Kind of plugin, ``command``, or ``package`` for a package that does not list its plugins."""
@@ -22,7 +24,7 @@ class Offer(NamedTuple):
     summary: str
     distribution: str
     version: str | None
-    """The version that the index describes. None for a package of the rllm repository."""
+    """The version that the index describes. None for a package of the rllm repository, or outside the index."""
     installed: str | None
     """The installed version of the package. None if it is not installed."""
     repository: str | None
@@ -47,7 +49,9 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
     """
     from rllm_record.terminal import print_table
 
-    offers = list(list_offers())
+    indexed = list(list_offers())
+    packages = {offer.distribution for offer in indexed}
+    offers = [*(offer for offer in list_installed() if offer.distribution not in packages), *indexed]
     found = [offer for offer in offers if matches(offer, words)]
     if is_json:
         import json
@@ -65,6 +69,14 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
         for guess in filter(None, (did_you_mean(word, known) for word in unknown)):
             click.echo(guess, err=True)
         click.echo("`rllm plugins refresh INDEX` reads more packages from an index.", err=True)
+
+
+def list_installed() -> Iterator[Offer]:
+    """Yield the installed plugins."""
+    registry = Registry.load()
+    for entry in (entry for kind in KINDS for entry in registry.all(kind)):
+        home = normalize(entry.distribution)
+        yield Offer(entry.kind, entry.name, entry.plugin.summary, home, None, entry.version, None, None)
 
 
 def list_offers() -> Iterator[Offer]:

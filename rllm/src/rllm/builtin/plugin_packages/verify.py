@@ -39,16 +39,19 @@ def verify(run: Path, is_json: bool) -> int:
     )
     from rllm_core.errors import ConfigError
     from rllm_core.plugins.registry import Registry
-    from rllm_record.run_files import no_run_error
+    from rllm_record.run_files import PLUGINS, no_run_error
     from rllm_record.terminal import print_table
 
     directory = run.expanduser()
     if not directory.is_dir():
         raise no_run_error(directory)
     used = read_used_packages(directory)
+    if not used and (directory / PLUGINS).is_file():
+        hint = "`--resume` writes it again, with the plugins that are installed now."
+        raise ConfigError("damaged-file", f"{run / PLUGINS} is damaged, so the plugins of this run are unknown.", hint)
     if not used:
         raise ConfigError(
-            "run-not-found", f"{run} has no list of plugins (plugins.json).", "`rllm runs list` lists your runs."
+            "run-not-found", f"{run} has no list of plugins ({PLUGINS}).", "`rllm runs list` lists your runs."
         )
     registry = Registry.load()
     differences = [*compare_plugins(used, registry), *find_unloadable_plugins(used, registry)]
