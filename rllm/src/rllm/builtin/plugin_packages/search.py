@@ -51,7 +51,7 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
 
     indexed = list(list_offers())
     packages = {offer.distribution for offer in indexed}
-    offers = [*(offer for offer in list_installed() if offer.distribution not in packages), *indexed]
+    offers = [*(offer for offer in list_local_offers() if offer.distribution not in packages), *indexed]
     found = [offer for offer in offers if matches(offer, words)]
     if is_json:
         import json
@@ -71,7 +71,7 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
         click.echo("`rllm plugins refresh INDEX` reads more packages from an index.", err=True)
 
 
-def list_installed() -> Iterator[Offer]:
+def list_local_offers() -> Iterator[Offer]:
     """Yield the installed plugins."""
     registry = Registry.load()
     for entry in (entry for kind in KINDS for entry in registry.all(kind)):
