@@ -27,7 +27,7 @@ LIMITS = {
     "plugins/rllm_envs": (3_360, 15),
     "plugins/rllm_estimators": (1_360, 11),
     "plugins/rllm_gateway": (6_360, 8),
-    "plugins/rllm_local": (4_837, 11),
+    "plugins/rllm_local": (4_838, 11),
     "plugins/rllm_plugin_kit": (5_439, 9),
     "plugins/rllm_record": (2_747, 10),
     "plugins/rllm_record/src/rllm_record/interchange": (1_243, 8),

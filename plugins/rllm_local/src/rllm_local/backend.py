@@ -112,7 +112,7 @@ class LocalBackend(Backend):
             self._sampling, model = await self._start_in_process(run)
         if self._sampling.latest is not None and not is_classifier(model):
             training, sampling = self._require_started()
-            self._comparison = LocalComparison(training, sampling, model, self._sampling.engine.max_context - 1)
+            self._comparison = LocalComparison(training.call, sampling, model, self._sampling.engine.max_context - 1)
         return self._sampling.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:

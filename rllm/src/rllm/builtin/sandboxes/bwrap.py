@@ -127,7 +127,7 @@ class BwrapSandbox(IsolatedSandbox):
     def __init__(self, holder: asyncio.subprocess.Process, params: BwrapParams, setup: SandboxSetup) -> None:
         self._holder = holder
         self._setup = setup
-        readable = readable_paths(params, setup)
+        readable = readable_paths(params.readable, setup)
         bins = [f"{path}/bin" for path in readable]
         self._path = ":".join([*bins, "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", f"{sys.base_prefix}/bin"])
         self._readable = [path for path in (*readable, Path(sys.base_prefix)) if not path.is_relative_to("/usr")]
@@ -224,7 +224,7 @@ async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
         ConfigError: commands cannot read a directory of the machine, because the sandbox has its own at this path.
         PluginError: the holder cannot be started.
     """
-    for path in readable_paths(params, setup):
+    for path in readable_paths(params.readable, setup):
         if any(path.is_relative_to(directory) for directory in REPLACED):
             raise ConfigError(
                 "readable-in-sandbox",

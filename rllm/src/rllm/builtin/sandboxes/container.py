@@ -212,7 +212,7 @@ async def _start(program: str, params: ContainerParams, setup: SandboxSetup) -> 
     shared.chmod(0o755)
     shutil.copyfile(container_port.__file__, shared / FORWARDER)
     start = _Start(program, params, setup)
-    paths = readable_paths(params, setup)
+    paths = readable_paths(params.readable, setup)
     volumes = [*(f"{path}:{path}:ro" for path in paths), f"{shared}:{SHARED}:ro", "/app"]
     holder, reason = await start_holder(
         *start.run_command(name, [word for volume in volumes for word in ("--volume", volume)]),

@@ -7,16 +7,12 @@ import contextlib
 import io
 import socket
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rllm.builtin.sandboxes.process import CHUNK
 from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
-
-if TYPE_CHECKING:
-    from rllm.builtin.sandboxes.bwrap import BwrapParams
-    from rllm.builtin.sandboxes.container import ContainerParams
 
 UNPACK = """
 if [ -L "$0" ]; then rm "$0"; fi
@@ -62,9 +58,9 @@ async def start_holder(*command: str) -> tuple[asyncio.subprocess.Process, str |
     return holder, reason
 
 
-def readable_paths(params: BwrapParams | ContainerParams, setup: SandboxSetup) -> list[Path]:
-    """Return the files and directories of this machine that commands may read."""
-    return [*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable]
+def readable_paths(readable: Sequence[str], setup: SandboxSetup) -> list[Path]:
+    """Return the files and directories of this machine that commands may read. `readable` is the sandbox's option."""
+    return [*(Path(each).expanduser().absolute() for each in readable), *setup.readable]
 
 
 def _pack_directory(source: Path) -> bytes:
