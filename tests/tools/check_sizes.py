@@ -41,7 +41,7 @@ LIMITS = {
     "rllm/src/rllm/builtin/code_reward": (611, 10),
     "rllm/src/rllm/builtin/pending_rollouts": (135, 23),
     "rllm/src/rllm/builtin/plugin_packages": (599, 13),
-    "rllm/src/rllm/builtin/doctor": (1_928, 8),
+    "rllm/src/rllm/builtin/doctor": (2_067, 8),
     "rllm/src/rllm/builtin/reward_lab": (495, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (345, 18),
     "plugins/rllm_vllm": (768, 12),

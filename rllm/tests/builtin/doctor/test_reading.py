@@ -19,6 +19,11 @@ from rllm.builtin.doctor.run_data import Column
 from rllm.cli.main import main
 
 STEPS = range(1, 13)
+PRIME_RL = Path(__file__).with_name("prime_rl_run")
+"""A run directory of prime-rl 0.8 (commit 559b44772), written by its file monitor, its methods `finalize_train_batch`
+and `finalize_eval_batch`, the statements of its RL trainer that log a step, and verifiers 0.4.0. The rollouts are
+made up: half of them are cut off, and the loss of step 7 is NaN. Distributions, times and the rollouts of other steps
+were removed from the files."""
 
 
 def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
@@ -107,14 +112,39 @@ def test_length_of_text_replaces_tokens(tmp_path: Path) -> None:
     assert read_run(tmp_path).all_rollouts.length.tolist() == [1.0] * 4 * len(STEPS)
 
 
-def test_prime_rl_files_of_both_processes_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_lines(tmp_path / "trainer/metrics.jsonl", [{"step": step, "optim/grad_norm": 1.0} for step in STEPS])
-    orchestrator = [
-        {"step": step, "train/all/agent/is_truncated/mean": 0.9, "train/all/agent/reward/mean": 0.1} for step in STEPS
-    ]
-    write_lines(tmp_path / "orchestrator/metrics.jsonl", orchestrator)
+def test_prime_rl_run_has_metrics_of_both_processes() -> None:
+    run = read_run(PRIME_RL)
 
-    assert list(findings_of(capsys, str(tmp_path))) == ["truncation"]
+    assert run.series(Column.REWARD).values[:2].tolist() == [0.25, 0.5]
+    assert run.series(Column.VALIDATION).steps.tolist() == [4, 8]
+    assert run.series(Column.STEP_SECONDS).values.tolist() == [2.0] * 8
+    assert run.series(Column.TOKENS_PER_SECOND).steps.tolist() == list(range(2, 9))
+    assert list(run.stages) == ["wait_for_batch", "load_data", "broadcast_weights", "save_ckpt", "forward_backward"]
+
+
+def test_prime_rl_rollouts_have_weighted_rewards() -> None:
+    rows = read_run(PRIME_RL).all_rollouts
+
+    assert rows.text.tolist() == ["2 and", "1", "1 and", "2"]
+    assert rows.truncated.tolist() == [1, 0, 1, 0]
+    assert rows.reward.tolist() == [0, 0.5, 0, 1.5]
+    assert rows.components["short"].tolist() == [0, 1, 0, 1]
+
+
+def test_prime_rl_findings_have_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings_of(capsys, str(PRIME_RL))
+
+    assert list(found) == ["not_finite", "truncation"]
+    assert found["not_finite"]["first_step"] == 7
+    assert found["truncation"]["change"].startswith("orchestrator.train.sampling.max_completion_tokens")
+
+
+def test_judge_of_prime_rl_is_no_reward(tmp_path: Path) -> None:
+    names = {f"train/agg/all/{agent}/{end}/mean" for agent in ("solver", "judge") for end in ("reward", "is_trainable")}
+    line = {name: float("solver" in name) for name in names}
+    write_lines(tmp_path / "metrics.jsonl", [line | {"step": step} for step in STEPS])
+
+    assert set(read_run(tmp_path).series(Column.REWARD).values) == {1.0}
 
 
 @pytest.mark.parametrize("logged", [float("nan"), None], ids=["NaN", "null of verl's logger"])

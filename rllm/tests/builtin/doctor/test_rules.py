@@ -10,7 +10,7 @@ import pytest
 
 from rllm.builtin.doctor.catalog import RULES
 from rllm.builtin.doctor.reading import make_rollouts
-from rllm.builtin.doctor.reward_rules import is_loop
+from rllm.builtin.doctor.reward_rules import SIMILAR, repetition
 from rllm.builtin.doctor.rule import diagnose
 from rllm.builtin.doctor.run_data import Column, RunData, Series
 
@@ -140,10 +140,11 @@ def test_truncation_with_high_reward_is_harmless(reward: float, expected: bool) 
     assert ("truncation" in names_of(run_of({}, rows))) == expected
 
 
-def test_wrong_responses_with_full_reward_are_learned() -> None:
-    rows = change_at(15, rows_of(1, 0, 0, 0, solved=[1, 0, 0, 0]), rows_of(1, 1, 1, 0, solved=[1, 1, 0, 0]))
+@pytest.mark.parametrize("step", [15, 35])
+def test_wrong_responses_with_full_reward_are_found(step: int) -> None:
+    rows = change_at(step, rows_of(1, 0, 0, 0, solved=[1, 0, 0, 0]), rows_of(1, 1, 1, 0, solved=[1, 1, 0, 0]))
 
-    assert names_of(run_of({}, rows)) == ["reward_without_solving"]
+    assert "reward_without_solving" in names_of(run_of({}, rows))
 
 
 def test_component_that_dominates_explains_constant_reward() -> None:
@@ -175,17 +176,40 @@ def test_kl_of_first_tokens_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "low", "high"),
     [
-        ("the answer is 4 because 2 + 2 = 4", False),
-        ("wait wait wait wait wait wait", True),
-        ("first a sentence, then 1 1 1 1 1 1 1 1 1 1 1 1 1 1", True),
-        ("aaaa", False),
-        ("", False),
+        ("the answer is 4 because 2 + 2 = 4", 0, 0.4),
+        ("wait wait wait wait wait wait", 1, 1),
+        ("first a sentence, then 1 1 1 1 1 1 1 1 1 1 1 1 1 1", 1, 1),
+        ("12k12l12v12k12d12k12", SIMILAR, 0.9),
+        ("aaaa", 0, 0),
+        ("", 0, 0),
     ],
 )
-def test_loop_is_repetition_until_the_end(text: str, expected: bool) -> None:
-    assert is_loop(text) == expected
+def test_repetition_continues_until_the_end(text: str, low: float, high: float) -> None:
+    assert low <= repetition(text) <= high
+
+
+@pytest.mark.parametrize(("first", "solved", "is_found"), [("no", 0, True), (None, 0, False), ("no", 1, False)])
+def test_similar_pieces_are_new_and_wrong(first: str | None, solved: int, is_found: bool) -> None:
+    similar = rows_of(*[0] * 16, text="12k12l12v12k12d12k12", solved=solved)
+    before = [row | {"text": first or row["text"]} for row in similar]
+
+    assert ("repeating_responses" in names_of(run_of({}, change_at(20, before, similar)))) == is_found
+
+
+def test_few_equal_rewards_of_solved_run_are_right() -> None:
+    rows = rows_of(*[1] * 24, 0)
+
+    assert "constant_reward" not in names_of(run_of({}, rows))
+
+
+def test_hard_tasks_explain_long_responses() -> None:
+    easy = rows_of(1, 1, 1, 1, truncated=0)
+    hard = [row | {"task": "b", "group": 100 + row["step"]} for row in rows_of(0, 0, 0, 0, truncated=[1, 1, 1, 0])]
+
+    assert "truncation" not in names_of(run_of({}, easy + hard))
+    assert "truncation" in names_of(run_of({}, easy + [row | {"task": "a"} for row in hard]))
 
 
 @pytest.mark.parametrize(("order", "expected"), [(1, ["slower_steps"]), (7, [])])

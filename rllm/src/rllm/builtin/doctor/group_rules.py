@@ -8,7 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.builtin.doctor.rule import EXAMPLES, Evidence, Remedy, Rule, evidence_of, examples, number, percent
+from rllm.builtin.doctor.rule import (
+    EXAMPLES,
+    Evidence,
+    Remedy,
+    Rule,
+    evidence_of,
+    examples,
+    is_more_than,
+    number,
+    percent,
+)
 from rllm.builtin.doctor.run_data import START, Column, Groups, Rollouts, RunData
 
 MOST = 0.75
@@ -55,8 +65,13 @@ def find_constant_reward(run: RunData) -> Evidence | None:
         return None
     value = float(values[np.argmax(counts)])
     solved = float(np.mean(late.solved))
-    is_between = float(np.nanmin(rows.reward)) < value < float(np.nanmax(rows.reward))
-    if not 0.05 < solved < 0.95 and not is_between:
+    has_value = [late.reward[late.solved == each] == value for each in (0, 1)]
+    if all(map(len, has_value)):
+        # If most responses are right, most rewards are equal, and wrong responses have a different reward.
+        is_constant = all(is_more_than(0.5, int(each.sum()), len(each)) for each in has_value)
+    else:
+        is_constant = float(np.nanmin(rows.reward)) < value < float(np.nanmax(rows.reward))
+    if not is_constant:
         return None
     text = f"{percent(counts.max() / counts.sum())} of the rewards are {number(value)} in the last quarter of the steps"
     text += f", and {percent(solved)} of these rollouts are solved" if np.isfinite(solved) else ""
@@ -207,7 +222,10 @@ GROUP_RULES = (
         needs=frozenset({Column.FAILED}),
         find=find_failed_rollouts,
         shows=(Column.FAILED,),
-        remedy=Remedy(rllm="read the errors of these rollouts. For timeouts, raise the time limit of the workflow"),
+        remedy=Remedy(
+            rllm="read the errors of these rollouts. For timeouts, raise the time limit of the workflow",
+            prime_rl="read the errors of these rollouts in rollouts/step_…/train/all",
+        ),
         min_steps=1,
     ),
     Rule(
@@ -219,6 +237,7 @@ GROUP_RULES = (
             rllm="sampling.train.temperature (above 0), and sampling.train.top_k (not 1)",
             trl="temperature (above 0), top_k (not 1)",
             verl="actor_rollout_ref.rollout.temperature (above 0), actor_rollout_ref.rollout.top_k (not 1)",
+            prime_rl="orchestrator.train.sampling.temperature (above 0)",
         ),
     ),
     Rule(
@@ -238,6 +257,7 @@ GROUP_RULES = (
             rllm="the reward, which returns a constant: run `rllm reward check`",
             trl="the reward functions, which return a constant",
             verl="the reward function, which returns a constant",
+            prime_rl="the rewards, which return a constant",
         ),
         min_steps=8,
     ),
@@ -250,6 +270,7 @@ GROUP_RULES = (
             rllm="check the reward on wrong responses, then use harder tasks or rllm.sampler=drop_solved",
             trl="check the reward functions on wrong responses, then use a harder dataset",
             verl="check the reward function on wrong responses, then use harder data",
+            prime_rl="check the rewards on wrong responses, then use harder tasks",
         ),
     ),
     Rule(
@@ -261,6 +282,7 @@ GROUP_RULES = (
             rllm="run the reward on a right response, then give partial rewards, easier tasks or rllm.rollout.n",
             trl="run the reward functions on a right response, then use easier tasks or num_generations",
             verl="run the reward on a right response, then use easier tasks or actor_rollout_ref.rollout.n",
+            prime_rl="run the rewards on a right response, then use easier tasks or orchestrator.group_size",
         ),
     ),
     Rule(
@@ -272,6 +294,7 @@ GROUP_RULES = (
             rllm="check the reward of these tasks, then raise rllm.rollout.n or use rllm.sampler=difficulty",
             trl="check the reward of these tasks, then raise num_generations",
             verl="check the reward of these tasks, then raise actor_rollout_ref.rollout.n",
+            prime_rl="check the reward of these tasks, then raise orchestrator.group_size",
         ),
         unless=frozenset({"tasks_too_hard"}),
         min_steps=12,
@@ -286,6 +309,7 @@ GROUP_RULES = (
             rllm="rllm.rollout.n, or partial rewards, or rllm.rejection_sample.mode=dynamic",
             trl="num_generations, or partial rewards",
             verl="actor_rollout_ref.rollout.n, or algorithm.filter_groups.enable=true",
+            prime_rl="orchestrator.group_size, or partial rewards",
         ),
         unless=frozenset({"tasks_too_hard", "tasks_too_easy", "stuck_tasks", "solved_tasks", "truncation"}),
         min_steps=8,
@@ -299,6 +323,7 @@ GROUP_RULES = (
             rllm="stop earlier (rllm.trainer.total_batches), add harder tasks, or rllm.sampler=drop_solved",
             trl="max_steps, or harder tasks",
             verl="trainer.total_training_steps, or harder tasks",
+            prime_rl="max_steps, or harder tasks",
         ),
         unless=frozenset({"tasks_too_easy"}),
         min_steps=20,

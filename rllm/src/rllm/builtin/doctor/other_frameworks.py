@@ -1,4 +1,4 @@
-"""Read the logs of TRL, verl and prime-rl."""
+"""Read the logs of TRL and verl."""
 
 from __future__ import annotations
 
@@ -48,22 +48,6 @@ VERL = {
     Column.STEP_SECONDS: "perf/time_per_step",
     Column.TOKENS_PER_SECOND: "perf/throughput",
 }
-PRIME_RL = {
-    Column.REWARD: r"train/all/[^/]+/reward/mean",
-    Column.SOLVED: r"train/all/[^/]+/pass@1",
-    Column.VALIDATION: r"eval/.*/(pass@1|avg@\d+)",
-    Column.LOSS: r"loss/mean",
-    Column.ENTROPY: r"entropy/all/mean",
-    Column.GRADIENT: r"optim/grad_norm",
-    Column.LEARNING_RATE: r"optim/lr",
-    Column.LENGTH: r"train/all/[^/]+/num_output_tokens/mean",
-    Column.TRUNCATED: r"train/all/[^/]+/is_truncated/mean",
-    Column.FAILED: r"train/all/has_error/mean",
-    Column.STALENESS: r"dispatcher/off_policy/mean",
-    Column.STEP_SECONDS: r"time/step",
-    Column.TOKENS_PER_SECOND: r"perf/throughput",
-}
-"""Patterns of prime-rl's names. A run with several agents or environments has several, and their mean is used."""
 LOGGED = frozenset({"step", "input", "output", "gts", "score", "request_id", "acc", "pred"})
 """Columns of verl's rollouts that are no component of the reward."""
 
@@ -78,7 +62,7 @@ def read_trl(path: Path, rollouts: Path | None) -> RunData | None:
     lines = [line for line in lines if "train_runtime" not in line]
     directory = path if path.is_dir() else path.parent
     found = sorted((rollouts or directory).glob("**/completions_*.parquet"))
-    return _make_run("trl", path, lines, TRL, _read_completions(found, _reward_weights(lines)))
+    return make_run("trl", path, lines, TRL, _read_completions(found, _reward_weights(lines)))
 
 
 def _reward_weights(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -136,7 +120,7 @@ def read_verl(path: Path, rollouts: Path | None) -> RunData | None:
     """Read the file of verl's file logger. None if `path` is something else."""
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     for file in files:
-        lines = [line for line in _read_lines(file) if isinstance(line.get("data"), Mapping)]
+        lines = [line for line in read_lines(file) if isinstance(line.get("data"), Mapping)]
         if lines:
             flat = [
                 _finite_or_nan(line["data"]) | {"step": line["step"]}
@@ -144,7 +128,7 @@ def read_verl(path: Path, rollouts: Path | None) -> RunData | None:
                 if isinstance(line.get("step"), int)
             ]
             found = sorted(rollouts.glob("*.jsonl"), key=_order) if rollouts else []
-            return _make_run("verl", path, flat, VERL, _read_generations(found))
+            return make_run("verl", path, flat, VERL, _read_generations(found))
     return None
 
 
@@ -175,24 +159,13 @@ def _read_generations(files: Sequence[Path]) -> Rollouts | None:
             },
         }
         for file in files
-        for line in _read_lines(file)
+        for line in read_lines(file)
         if isinstance(line.get("step"), int)
     ]
     return make_rollouts(rows) if rows else None
 
 
-def read_prime_rl(path: Path, rollouts: Path | None) -> RunData | None:
-    """Read the ``metrics.jsonl`` of prime-rl's trainer and orchestrator. None if `path` is something else."""
-    files = [path] if path.is_file() else sorted(path.glob("**/metrics.jsonl"))
-    lines = [line for file in files for line in _read_lines(file) if isinstance(line.get("step"), int)]
-    if not lines:
-        return None
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    columns = {column: [name for name in names if re.fullmatch(pattern, name)] for column, pattern in PRIME_RL.items()}
-    return _make_run("prime-rl", path, lines, {column: found for column, found in columns.items() if found}, None)
-
-
-def _make_run(
+def make_run(
     source: Source,
     path: Path,
     lines: Sequence[Mapping[str, Any]],
@@ -238,7 +211,7 @@ def _read_json(file: Path) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _read_lines(file: Path) -> Iterator[Mapping[str, Any]]:
+def read_lines(file: Path) -> Iterator[Mapping[str, Any]]:
     """Return the objects of a JSON Lines file. A line that is cut off is not used."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:

@@ -67,11 +67,12 @@ def read_run(path: Path, rollouts: Path | None = None) -> RunData:
     Raises:
         ConfigError: `path` contains no run that this program can read.
     """
-    from rllm.builtin.doctor import other_frameworks
+    from rllm.builtin.doctor.other_frameworks import read_trl, read_verl
+    from rllm.builtin.doctor.prime_rl import read_prime_rl
 
     if not path.exists():
         raise no_run_error(path)
-    for read in (read_directory, other_frameworks.read_trl, other_frameworks.read_verl, other_frameworks.read_prime_rl):
+    for read in (read_directory, read_trl, read_verl, read_prime_rl):
         run = read(path, rollouts)
         if run is not None:
             return run.with_metrics_of_rollouts()
@@ -192,7 +193,7 @@ def _tasks_of_an_epoch(directory: Path, config: Mapping[str, Any], finished: int
     return max(steps - 1, 1) * batch if 0 < steps <= finished <= MOST_STEPS else None
 
 
-def _spread(files: Mapping[int, Path]) -> list[Path]:
+def spread(files: Mapping[int, Path]) -> list[Path]:
     """Return at most `MOST_STEPS` files, evenly spaced, in order."""
     steps = sorted(files)
     if len(steps) > MOST_STEPS:
@@ -204,7 +205,7 @@ def _read_rollouts(directory: Path) -> Rollouts | None:
     """Return the recorded rollouts. None if there is no readable record."""
     uses = _read_outcomes(directory)
     rows: list[dict[str, Any]] = []
-    for file in _spread(step_files(directory / "record" / "episodes")):
+    for file in spread(step_files(directory / "record" / "episodes")):
         try:
             rows += [row for episode in read_columns(file, _LEAVES).to_pylist() for row in _rows(episode, uses)]
         except RecordError:
@@ -215,7 +216,7 @@ def _read_rollouts(directory: Path) -> Rollouts | None:
 def _read_outcomes(directory: Path) -> dict[str, str]:
     """Return the use of each trajectory by uid: ``trained``, or the rule that removed it."""
     found: dict[str, str] = {}
-    for file in _spread(step_files(directory / "record" / "outcomes")):
+    for file in spread(step_files(directory / "record" / "outcomes")):
         try:
             table = read_columns(file, ["trajectory", "outcome", "rule"])
         except RecordError:

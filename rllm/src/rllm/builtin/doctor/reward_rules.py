@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from rllm.builtin.doctor.rule import Evidence, Remedy, Rule, evidence_of, examples, number, percent
-from rllm.builtin.doctor.run_data import Column, Floats, Rollouts, RunData, Series
+from rllm.builtin.doctor.rule import Evidence, Remedy, Rule, evidence_of, examples, is_more_than, number, percent
+from rllm.builtin.doctor.run_data import START, Column, Floats, Rollouts, RunData
 
 LONGEST = 1000
 """Maximum number of characters of a response at its end that are searched for repetitions."""
 SHORTEST = 9
 """Minimum number of characters of a response that repeats a piece."""
+MOST_TEXTS = 1000
+"""Maximum number of responses that are searched for repetitions."""
+SIMILAR = 0.6
+"""Share of equal characters in repetitions that are not exact."""
+RARE = 0.001
+"""Share of wrong responses among those with a full reward that is ignored, because labels may be wrong."""
 
 
 def _within_groups(rows: Rollouts, values: Floats) -> Floats:
@@ -24,7 +30,7 @@ def find_reward_without_solving(run: RunData) -> Evidence | None:
 
 
 def _exploits(run: RunData) -> Evidence | None:
-    """Return evidence that the policy learns wrong responses with the reward of right responses."""
+    """Return evidence that wrong responses get the reward of right responses."""
     if not run.has(Column.ROLLOUT_SOLVED):
         return None
     rows, groups = run.all_rollouts, run.all_rollouts.groups
@@ -33,18 +39,13 @@ def _exploits(run: RunData) -> Evidence | None:
     if has_agents or not (rows.solved == 1).any():
         return None
     full = rows.reward >= np.nanmedian(rows.reward[rows.solved == 1])
-    wrong = rows.select(full & (rows.solved == 0))
-    steps = np.unique(rows.step)
-    counts = np.array([np.sum(wrong.step == step) for step in steps], float)
-    late = steps[len(steps) // 2 :]
-    rewarded = full & np.isin(rows.step, late)
-    of_rewarded = float(np.sum(rows.solved[rewarded] == 0) / max(1, rewarded.sum()))
-    if of_rewarded < 0.05 or not Series(steps, counts).compare_ends().is_rise:
+    wrong, count = rows.select(full & (rows.solved == 0)), int(full.sum())
+    # A policy can learn a rare exploit in any later step.
+    if not is_more_than(RARE, len(wrong), count):
         return None
     return Evidence(
-        text=f"{percent(of_rewarded)} of the rollouts with the reward of a right response are wrong in the second half "
-        "of the run",
-        steps=(int(late[0]), int(late[-1])),
+        text=f"{len(wrong)} of {count} rollouts with the reward of a right response are wrong",
+        steps=(int(wrong.step.min()), int(wrong.step.max())),
         rollouts=examples(wrong),
     )
 
@@ -214,35 +215,63 @@ def find_truncation(run: RunData) -> Evidence | None:
         return None
     if len(whole) <= 20 and mean > 0.05 * best and removed < 0.5:
         return None
+    if removed < 0.5 and _is_of_hard_tasks(cut, whole):
+        return None
     text += f". Their mean reward is {number(mean)}"
     text += f", and {number(float(np.nanmean(whole.reward)))} for the others" if len(whole) else ""
     text += f". {percent(removed)} of them are not trained on" if removed > 0 else ""
     return Evidence(text=text, steps=late.span, rollouts=examples(cut))
 
 
-def is_loop(text: str) -> bool:
-    """True if a text ends with at least three repetitions of one piece, which are at least half of the text."""
-    end = text[-LONGEST:]
-    if len(end) < SHORTEST or not end.strip():
+def _is_of_hard_tasks(cut: Rollouts, whole: Rollouts) -> bool:
+    """True if tasks explain most of the difference between responses that are cut off and others.
+
+    Responses to tasks that the policy cannot solve may be long and wrong. Then others to the same task are wrong too.
+    """
+    means = {task: float(np.nanmean(whole.reward[whole.task == task])) for task in set(whole.task)}
+    known = np.array([task in means for task in cut.task])
+    if known.mean() < 0.5:
         return False
+    within = np.mean([means[task] for task in cut.task[known]]) - np.nanmean(cut.reward[known])
+    return bool(within < 0.5 * (np.nanmean(whole.reward) - np.nanmean(cut.reward)))
+
+
+def repetition(text: str) -> float:
+    """Return how exactly a text repeats one piece at its end, at least three times and in at least half of the text.
+
+    It is the share of characters that equal the character one piece before. The best length of the piece is used.
+    """
+    if len(text) < SHORTEST or not text.strip():
+        return 0.0
+    end = np.frombuffer(text[-LONGEST:].encode("utf-32-le", "surrogatepass"), np.uint32)
+    shares = [0.0]
     for size in range(1, len(end) // 3 + 1):
         repeated = end[-max(3 * size, len(end) // 2, SHORTEST - 1) :]
-        if repeated[:-size] == repeated[size:]:
-            return True
-    return False
+        shares.append(float(np.mean(repeated[:-size] == repeated[size:])))
+    return max(shares)
+
+
+def _some(rows: Rollouts) -> Rollouts:
+    """Return at most `MOST_TEXTS` rollouts, evenly spaced."""
+    return rows.select(np.arange(len(rows)) % max(1, -(-len(rows) // MOST_TEXTS)) == 0)
 
 
 def find_repeating_responses(run: RunData) -> Evidence | None:
-    late = run.all_rollouts.between(0.75, 1)
-    known = late.select(np.array([each is not None for each in late.text]))
-    if not len(known):
+    rows = run.all_rollouts.select(np.array([each is not None for each in run.all_rollouts.text]))
+    if not len(rows):
         return None
-    loops = np.array([is_loop(str(each)) for each in known.text])
+    late, first = _some(rows.between(0.75, 1)), _some(rows.between(0, START))
+    exactness = np.array([repetition(str(each)) for each in late.text])
+    loops, kind = exactness == 1, "the same piece"
     if loops.mean() < 0.1:
-        return None
-    text = f"{percent(loops.mean())} of the responses repeat the same piece until their end"
+        # Lists and tables repeat similar pieces too. They are right, or the first policy writes them as often.
+        loops, kind = (exactness >= SIMILAR) & (late.solved != 1), "a similar piece"
+        others = np.array([repetition(str(each)) < SIMILAR for each in first.text])
+        if not all(is_more_than(0.5, int(each.sum()), len(each)) for each in (loops, others)):
+            return None
+    text = f"{percent(loops.mean())} of the responses repeat {kind} until their end"
     return Evidence(
-        text=text, steps=(int(known.step.min()), int(known.step.max())), rollouts=examples(known.select(loops))
+        text=text, steps=(int(late.step.min()), int(late.step.max())), rollouts=examples(late.select(loops))
     )
 
 
@@ -271,6 +300,7 @@ REWARD_RULES = (
             rllm="data.max_response_length, or a shorter answer format in the prompt",
             trl="max_completion_length, or mask_truncated_completions",
             verl="data.max_response_length",
+            prime_rl="orchestrator.train.sampling.max_completion_tokens, or seq_len",
         ),
     ),
     Rule(
@@ -283,6 +313,7 @@ REWARD_RULES = (
             rllm="the reward: remove the advantage of long responses, or add the reward `length` with a target",
             trl="reward_funcs: remove the advantage of long responses",
             verl="the reward function, or reward_model.overlong_buffer",
+            prime_rl="the rewards, or orchestrator.algo.length_penalty",
         ),
         min_steps=8,
     ),
@@ -291,7 +322,12 @@ REWARD_RULES = (
         title="One reward decides almost everything, and it does not reward right answers.",
         needs=COMPONENTS | {Column.ROLLOUT_SOLVED},
         find=find_dominant_component,
-        remedy=Remedy(rllm="the weights in rllm.reward", trl="reward_weights", verl="the sum in the reward function"),
+        remedy=Remedy(
+            rllm="the weights in rllm.reward",
+            trl="reward_weights",
+            verl="the sum in the reward function",
+            prime_rl="the weights of the rewards",
+        ),
     ),
     Rule(
         name="rewards_disagree",
@@ -317,7 +353,7 @@ REWARD_RULES = (
     ),
     Rule(
         name="reward_without_solving",
-        title="The policy learns wrong responses that get a high reward.",
+        title="Wrong responses get a high reward.",
         needs=frozenset({Column.REWARD, Column.SOLVED}),
         find=find_reward_without_solving,
         shows=(Column.REWARD, Column.SOLVED),
@@ -333,6 +369,7 @@ REWARD_RULES = (
         remedy=Remedy(
             rllm="the reward of such responses, and data.max_response_length",
             trl="the reward of such responses, or repetition_penalty",
+            prime_rl="the reward of such responses",
         ),
     ),
     Rule(
@@ -340,7 +377,10 @@ REWARD_RULES = (
         title="Responses are empty.",
         needs=ROLLOUTS | {Column.ROLLOUT_TEXT},
         find=find_empty_responses,
-        remedy=Remedy(rllm="the prompt and the chat template (`rllm config explain model.name`), and stop strings"),
+        remedy=Remedy(
+            rllm="the prompt and the chat template (`rllm config explain model.name`), and stop strings",
+            prime_rl="the prompt and the chat template",
+        ),
         min_steps=1,
     ),
     Rule(
@@ -353,6 +393,7 @@ REWARD_RULES = (
             rllm="rllm.algorithm.loss_agg_mode=seq-mean-token-sum-norm, or the reward `length`",
             trl="loss_type=dr_grpo, or a reward for length",
             verl="actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",
+            prime_rl="orchestrator.algo.length_penalty",
         ),
         unless=frozenset({"reward_follows_length"}),
         min_steps=8,
@@ -363,7 +404,10 @@ REWARD_RULES = (
         needs=COMPONENTS,
         find=find_constant_component,
         remedy=Remedy(
-            rllm="rllm.reward: correct this reward, or remove it", trl="reward_funcs", verl="the reward function"
+            rllm="rllm.reward: correct this reward, or remove it",
+            trl="reward_funcs",
+            verl="the reward function",
+            prime_rl="the rewards of the environment",
         ),
         unless=frozenset({"tasks_too_hard", "tasks_too_easy"}),
     ),

@@ -122,6 +122,17 @@ def false_alarms() -> dict[str, FalseAlarms]:
     return {name: FalseAlarms(**each) for name, each in counts.items()}
 
 
+def is_more_than(share: float, count: int, total: int) -> bool:
+    """True if `count` of `total` independent cases show that more than a share of all cases have a property.
+
+    This is the exact test of a binomial distribution. If the true share is not larger, it is True with a probability
+    of at most 0.5 %.
+    """
+    from scipy.stats import binom
+
+    return bool(binom.sf(count - 1, total, share) < 0.005)
+
+
 def number(value: float) -> str:
     """Return a value for a sentence."""
     return f"{value:.3g}"

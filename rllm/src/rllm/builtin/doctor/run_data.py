@@ -222,7 +222,8 @@ class RunData:
     """Mean KL divergence from the reference model by position in the response."""
     expected_tasks: int | None = None
     """Number of tasks that an epoch draws. None if the run has no epochs, or no whole epoch yet."""
-    rollouts_per_task: int | None = None
+    updates_skip_zero_advantages: bool = False
+    """True if the metrics of updates are only about tokens with an advantage."""
 
     @property
     def step_count(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rllm.builtin.doctor.rule import Evidence, Remedy, Rule, evidence_of, number, percent
-from rllm.builtin.doctor.run_data import Column, RunData, Series
+from rllm.builtin.doctor.run_data import START, Column, RunData, Series
 
-GENERATION = ("generate", "rollout", "gen", "update", "train", "actor")
+GENERATION = ("generate", "rollout", "gen", "wait", "update", "train", "actor", "forward_backward")
 """Parts of the names of stages that are expected to take most of a step."""
 
 
@@ -46,10 +46,11 @@ def find_plateau(run: RunData) -> Evidence | None:
     if not whole.is_rise or _is_solved(run):
         return None
     # The run may improve slowly, unless the upper bound of its gain is small.
-    if change.gain + 2 * change.error > 0.2 * (change.after - series.part(0, 0.1).median):
+    first = series.part(0, START).median
+    if change.gain + 2 * change.error > 0.2 * (change.after - first):
         return None
-    text = f"the mean reward rose to {number(change.before)}, and stays at {number(change.after)} since step "
-    return evidence_of(text + f"{late.span[0]}", late)
+    text = f"the mean reward rose from {number(first)} to {number(change.before)}, and then only to "
+    return evidence_of(text + number(change.after), late)
 
 
 def find_slow_stage(run: RunData) -> Evidence | None:
@@ -102,7 +103,7 @@ RUN_RULES = (
             rllm="training.learning_rate (lower). Evaluate a checkpoint from before the fall",
             trl="learning_rate (lower), or resume from a checkpoint before the fall",
             verl="actor_rollout_ref.actor.optim.lr (lower), or resume from a checkpoint before the fall",
-            prime_rl="optim.lr (lower), or resume from a checkpoint before the fall",
+            prime_rl="trainer.optim.lr (lower), or resume from a checkpoint before the fall",
         ),
         min_steps=12,
     ),
@@ -116,6 +117,7 @@ RUN_RULES = (
             rllm="rllm.algorithm.kl_beta (lower), rllm.algorithm.entropy.coeff, rllm.rollout.n, or other tasks",
             trl="beta (lower), num_generations, or other tasks",
             verl="actor_rollout_ref.actor.kl_loss_coef (lower), actor_rollout_ref.rollout.n, or other tasks",
+            prime_rl="orchestrator.group_size, or other tasks",
         ),
         unless=FLAT,
         min_steps=60,
@@ -131,7 +133,7 @@ RUN_RULES = (
             "reward: see docs/how-to/debug-learning.md",
             trl="learning_rate (3 times higher or lower), or the reward functions",
             verl="actor_rollout_ref.actor.optim.lr (3 times higher or lower), or the reward function",
-            prime_rl="optim.lr (3 times higher or lower), or the reward",
+            prime_rl="trainer.optim.lr (3 times higher or lower), or the reward",
         ),
         unless=FLAT,
         min_steps=20,

@@ -11,7 +11,7 @@ RATE = Remedy(
     rllm="training.learning_rate (3 to 10 times lower), training.num_epochs",
     trl="learning_rate (3 to 10 times lower), num_iterations",
     verl="actor_rollout_ref.actor.optim.lr (3 to 10 times lower), actor_rollout_ref.actor.ppo_epochs",
-    prime_rl="optim.lr (3 to 10 times lower)",
+    prime_rl="trainer.optim.lr (3 to 10 times lower)",
 )
 LARGE = 0.3
 """KL divergence per token of an update that is too large, in nats."""
@@ -60,7 +60,7 @@ def find_update_too_large(run: RunData) -> Evidence | None:
     if len(large) < max(2, 0.05 * len(steps)):
         return None
     text = (
-        f"one step changes the policy by a KL divergence of up to {number(large.values.max())} per token, and by more "
+        f"updates change the policy by a KL divergence of up to {number(large.values.max())} per token, and by more "
         f"than {number(LARGE)} in {len(large)} of {len(steps)} steps"
     )
     return evidence_of(text, large)
@@ -78,6 +78,8 @@ def find_kl_explosion(run: RunData) -> Evidence | None:
 
 def _per_signal(run: RunData, column: Column) -> Series:
     """Return a metric divided by the share of tokens with an advantage, at steps with more than a tenth of them."""
+    if run.updates_skip_zero_advantages:
+        return run.series(column)
     values = run.metrics[column]
     signal = 1 - np.nan_to_num(run.metrics.get(Column.ZERO_ADVANTAGE, np.zeros(len(run.steps))))
     mask = np.isfinite(values) & (signal > 0.1)
@@ -244,6 +246,8 @@ UPDATE_RULES = (
             "rllm.algorithm.eps_clip (higher)",
             trl="num_iterations (lower), learning_rate (lower), or epsilon (higher)",
             verl="actor_rollout_ref.actor.ppo_epochs (lower), or actor_rollout_ref.actor.clip_ratio (higher)",
+            prime_rl="trainer.optim.lr (lower), orchestrator.max_off_policy_steps (lower), or "
+            "trainer.loss.dppo_mask_high (higher)",
         ),
     ),
     Rule(
@@ -256,7 +260,7 @@ UPDATE_RULES = (
             rllm="the reward of these steps (outliers), training.max_grad_norm (lower)",
             trl="the reward of these steps (outliers), max_grad_norm (lower)",
             verl="the reward of these steps (outliers), actor_rollout_ref.actor.grad_clip (lower)",
-            prime_rl="the reward of these steps (outliers), optim.max_norm (lower)",
+            prime_rl="the reward of these steps (outliers), trainer.optim.max_norm (lower)",
         ),
         min_steps=10,
     ),
@@ -268,7 +272,7 @@ UPDATE_RULES = (
         shows=(Column.STALENESS, Column.EFFECTIVE_SAMPLES),
         remedy=Remedy(
             rllm="rllm.async_training.staleness_threshold (lower), rllm.algorithm.rollout_correction.tis_mode=token",
-            prime_rl="max_off_policy_steps (lower)",
+            prime_rl="orchestrator.max_off_policy_steps (lower)",
         ),
     ),
     Rule(
@@ -282,6 +286,7 @@ UPDATE_RULES = (
             "(lower)",
             trl="epsilon_high (higher), learning_rate (lower)",
             verl="actor_rollout_ref.actor.entropy_coeff (higher), actor_rollout_ref.actor.clip_ratio_high (higher)",
+            prime_rl="trainer.optim.lr (lower), or trainer.loss.dppo_mask_high (higher)",
         ),
         min_steps=8,
     ),
@@ -295,6 +300,7 @@ UPDATE_RULES = (
             rllm="rllm.algorithm.entropy.coeff (lower, or with decay_steps)",
             trl="entropy_coef (lower), learning_rate (lower)",
             verl="actor_rollout_ref.actor.entropy_coeff (lower)",
+            prime_rl="trainer.optim.lr (lower)",
         ),
         unless=frozenset({"update_too_large", "tasks_too_hard"}),
         min_steps=8,
@@ -326,6 +332,7 @@ UPDATE_RULES = (
             rllm="training.lr_schedule=constant, or a schedule over the whole run",
             trl="lr_scheduler_type, max_steps",
             verl="actor_rollout_ref.actor.optim.total_training_steps",
+            prime_rl="trainer.scheduler, max_steps",
         ),
         min_steps=10,
     ),
@@ -339,6 +346,7 @@ UPDATE_RULES = (
             rllm="training.learning_rate (3 to 10 times higher)",
             trl="learning_rate (3 to 10 times higher)",
             verl="actor_rollout_ref.actor.optim.lr (3 to 10 times higher)",
+            prime_rl="trainer.optim.lr (3 to 10 times higher)",
         ),
         unless=frozenset({"tasks_too_hard", "tasks_too_easy", "learning_rate_ended"}),
         min_steps=10,
