@@ -30,7 +30,7 @@ LIMITS = {
     "plugins/rllm_local": (4_838, 11),
     "plugins/rllm_plugin_kit": (5_439, 9),
     "plugins/rllm_record": (2_747, 10),
-    "plugins/rllm_record/src/rllm_record/interchange": (1_243, 8),
+    "plugins/rllm_record/src/rllm_record/interchange": (1_377, 9),
     "plugins/rllm_record/src/rllm_record/store": (783, 10),
     "plugins/rllm_renderers": (400, 16),
     "plugins/rllm_serving": (850, 15),

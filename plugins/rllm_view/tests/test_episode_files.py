@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -26,6 +27,16 @@ def test_steps_of_a_file_are_shown(tmp_path: Path) -> None:
         (run,) = ask("runs")["runs"]
         assert (run["steps"], run["recorded_steps"], run["reward"]) == (2, 2, 0.5)
         ask.library.close()
+
+
+def test_messages_without_a_response_are_shown(tmp_path: Path) -> None:
+    row = {"input": "1+1", "output": [CALL, {"role": "tool", "content": "2"}], "gts": "2", "score": 0.0, "step": 1}
+    (tmp_path / "1.jsonl").write_text(json.dumps(row))
+    (shown,) = open_file(tmp_path / "1.jsonl")
+    assert (shown.prompts, shown.responses) == ([[("user", "1+1")], [("tool", "2")]], ["add", ""])
+
+
+CALL = {"role": "assistant", "content": "add"}
 
 
 def test_command_writes_a_page_of_a_file(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from written_distribution import write_distribution
 
 from rllm_core.plugins.discovery import BLOCK_VARIABLE
 from rllm_record.command import record
-from rllm_record.interchange.formats import GROUP, FormatError, episode_formats, format_of, read_file, write_file
+from rllm_record.interchange.formats import (
+    GROUP,
+    FormatError,
+    episode_formats,
+    format_of,
+    read_file,
+    stream_file,
+    write_file,
+)
 from rllm_record.stored import StoredParams, read_tasks
 from rllm_record.stored_episodes import find_episodes, read_batches
 
@@ -69,6 +77,22 @@ def test_export_needs_memory_for_one_episode(tmp_path: Path, name: str) -> None:
     assert peak < 2_000_000
 
 
+def test_rows_are_read_one_by_one(tmp_path: Path) -> None:
+    row = {"input": "x" * 20_000, "output": "2", "gts": "2", "score": 1.0, "step": 1}
+    (tmp_path / "1.jsonl").write_text(f"{json.dumps(row)}\n" * 300)
+    (tmp_path / "log.json").write_text(json.dumps(LOG | {"samples": [SAMPLE | {"input": "x" * 20_000}] * 300}))
+    for name, maximum in (("1.jsonl", 1_000_000), ("log.json", 14_000_000)):
+        tracemalloc.start()
+        count = sum(1 for _ in stream_file(tmp_path / name))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (count, peak < maximum) == (300, True), peak
+
+
+LOG = {"version": 2, "status": "success", "eval": {"task": "sum"}}
+SAMPLE = {"id": 1, "messages": [{"role": "assistant", "content": "2"}]}
+
+
 def test_one_json_file_contains_one_episode(tmp_path: Path) -> None:
     with expect_error(FormatError, "wrong-file-type", "several.jsonl"):
         write(tmp_path / "several.json", "atif", {"a": [1.0, 0.0]})
@@ -79,6 +103,9 @@ def test_unknown_files_and_formats_are_errors(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"a": 1}')
     with expect_error(FormatError, "unknown-file-type", "atif"):
         read_file(tmp_path / "other.json")
+    (tmp_path / "empty.jsonl").touch()
+    with expect_error(FormatError, "unknown-file-type", "because it is empty"):
+        read_file(tmp_path / "empty.jsonl")
     with expect_error(FormatError, "unknown-choice", "atif, verifiers"):
         write_file(tmp_path / "one.json", [], "nothing")
 

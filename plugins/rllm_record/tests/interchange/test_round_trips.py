@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_record.interchange import atif, verifiers_traces
+from rllm_record.interchange.programs import atif, verifiers_traces
 from rllm_record.steps import RecordedEpisode
 
 from .made_episodes import contents_of, episodes

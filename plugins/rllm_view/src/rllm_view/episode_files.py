@@ -12,12 +12,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from rllm_core.data.record import Outcome
-from rllm_record.interchange.formats import format_of, read_file
+from rllm_core.data.types import Step
+from rllm_record.interchange.drafts import AFTER
+from rllm_record.interchange.formats import format_of, stream_file
 from rllm_record.run_files import METRICS, find_runs
 from rllm_record.steps import RecordedEpisode, RecordedOutcome, StepFiles
 
 RULE = "not trained here"
 """Rule of the outcome of every trajectory."""
+NO_RESPONSE = "no response"
+"""Finish reason of a turn that has only messages."""
 
 
 @contextmanager
@@ -40,7 +44,8 @@ def _is_file(path: Path) -> bool:
 
 def _write_run(run: Path, path: Path) -> Path:
     by_step: dict[int, list[RecordedEpisode]] = defaultdict(list)
-    for each in read_file(path):
+    for each in stream_file(path):
+        _add_last_messages(each)
         by_step[each.step].append(each)
     files = StepFiles(run / "record")
     lines = []
@@ -50,6 +55,13 @@ def _write_run(run: Path, path: Path) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     (run / METRICS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return run
+
+
+def _add_last_messages(episode: RecordedEpisode) -> None:
+    """Add a turn without a response for messages after the last model call, because turns contain the messages."""
+    for each in episode.trajectories:
+        if messages := each.trajectory.info.get(AFTER):
+            each.trajectory.steps.append(Step(messages=messages, info={"finish_reason": NO_RESPONSE}))
 
 
 def _outcomes(step: int, episodes: Sequence[RecordedEpisode]) -> list[RecordedOutcome]:

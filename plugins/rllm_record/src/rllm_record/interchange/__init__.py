@@ -1,1 +1,1 @@
-"""Files of other projects as episodes, and episodes as their files. Each format is one module."""
+"""Files of other programs as episodes, and episodes as their files. Each module of `programs` is a format."""

@@ -12,8 +12,8 @@ from harbor.utils.trajectory_validator import TrajectoryValidator
 from hypothesis import given, strategies as st
 from opening import open_file
 
-from rllm_record.interchange import atif
 from rllm_record.interchange.formats import read_file, write_file
+from rllm_record.interchange.programs import atif
 
 texts = st.text(max_size=6)
 extras = st.none() | st.dictionaries(texts, texts | st.integers() | st.none(), max_size=2)

@@ -28,8 +28,8 @@ from verifiers.v1.types import (
 )
 from verifiers.v1.utils.trace_store import TRACES_FILE, read_episodes, write_episode
 
-from rllm_record.interchange import verifiers_traces
 from rllm_record.interchange.formats import read_file, write_file
+from rllm_record.interchange.programs import verifiers_traces
 
 texts = st.text(max_size=6)
 ids = st.lists(st.integers(0, 2**33), max_size=3)

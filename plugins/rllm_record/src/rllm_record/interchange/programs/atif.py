@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import mimetypes
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,30 @@ from typing import Any
 from rllm_core.data.types import TerminationReason
 from rllm_core.notices import say
 from rllm_record.interchange.drafts import (
-    OURS,
-    RESPONSE,
+    AFTER,
     EpisodeDraft,
     JsonData,
     StepDraft,
+    TaskNumbers,
     TrajectoryDraft,
     as_json_data,
-    complete_draft,
+    complete_step,
+    is_token_list,
+    make_episodes,
+    response_fields,
+)
+from rllm_record.interchange.formats import EpisodeFormat
+from rllm_record.interchange.json_files import first_object, read_objects, write_objects
+from rllm_record.interchange.lossless import (
+    OURS,
+    copy_after,
+    copy_theirs,
     digest_of,
     draft_of,
     exact_or_shortest,
     first_messages,
     hide_numbers,
     is_equal,
-    is_token_list,
-    make_episode,
     missing_fields,
     pop_default,
     pop_ours,
@@ -40,9 +47,7 @@ from rllm_record.interchange.drafts import (
     response_of,
     restore_numbers,
     shortest_floats,
-    text_of,
 )
-from rllm_record.interchange.formats import EpisodeFormat, first_object, read_objects, write_objects
 from rllm_record.steps.rows import RecordedEpisode
 
 THEIRS = "atif"
@@ -71,10 +76,8 @@ def read(path: Path) -> Iterator[RecordedEpisode]:
     In a directory, rewards, errors and the task's name are in the trial's ``result.json``. A line prints the number of
     trials without a document, which are skipped.
     """
-    seen: Counter[str] = Counter()
-    for file in _files(path):
-        for document in read_objects(file):
-            yield make_episode(_draft(_continue(document, file), seen, _trial(file)))
+    documents = ((_continue(document, file), file) for file in _files(path) for document in read_objects(file))
+    yield from make_episodes(_draft(document, _trial(file)) for document, file in documents)
     trials = {each.parent for name in ("result.json", "config.json") for each in path.glob(f"*/{name}")}
     skipped = sorted(trial.name for trial in trials if not (trial / TRAJECTORY).is_file())
     if skipped:
@@ -121,9 +124,7 @@ def _trial(file: Path) -> JsonData:
 
 def read_documents(documents: Iterable[JsonData]) -> Iterator[RecordedEpisode]:
     """Yield the episode of each document."""
-    seen: Counter[str] = Counter()
-    for document in documents:
-        yield make_episode(_draft(document, seen, {}))
+    return make_episodes(_draft(document, {}) for document in documents)
 
 
 def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
@@ -133,7 +134,7 @@ def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
 
 def documents_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
     """Yield the document of each episode. `read_documents` makes the same episodes of them."""
-    seen: Counter[str] = Counter()
+    numbers = TaskNumbers()
     for recorded in episodes:
         ours = draft_of(recorded)
         documents = [_document(each, place) for place, each in enumerate(ours.trajectories)]
@@ -142,10 +143,11 @@ def documents_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
             above = roots[parent if parent < place else 0][0]
             above["subagent_trajectories"] = [*(above.get("subagent_trajectories") or ()), document]
         root = roots[0][0]
-        carried = missing_fields(_draft(root, seen.copy(), {}).fields, ours.fields)
+        carried = missing_fields(numbers.complete(_draft(root, {})).fields, ours.fields)
         carried |= {} if documents else {"trajectories": 0}
         _carry(root, {"episode": carried} if carried else {})
-        read_back = _draft(root, seen, {})
+        read_back = numbers.complete(_draft(root, {}))
+        numbers.count(read_back)
         for (document, _), theirs, each in zip(documents, read_back.trajectories, ours.trajectories, strict=True):
             _carry(document, missing_fields(theirs.fields, each.fields))
         if hidden := hide_numbers(root):
@@ -160,7 +162,7 @@ def _carry(target: JsonData, ours: JsonData) -> None:
         target["extra"] = {**extra, OURS: {**extra.get(OURS, {}), **ours}}
 
 
-def _draft(document: JsonData, seen: Counter[str], trial: JsonData) -> EpisodeDraft:
+def _draft(document: JsonData, trial: JsonData) -> EpisodeDraft:
     document = as_json_data(document)
     restore_numbers(document, ((document.get("extra") or {}).get(OURS) or {}).get("numbers", ()))
     name = str(trial.get("task_name") or document.get("session_id") or document.get("trajectory_id") or "")
@@ -172,13 +174,11 @@ def _draft(document: JsonData, seen: Counter[str], trial: JsonData) -> EpisodeDr
     if failure := trial.get("exception_info"):
         error = f"{failure.get('exception_type')}: {failure.get('exception_message')}"
         fields = {"error": error, "termination_reason": TerminationReason.ERROR.value} | fields
-    if not name:
-        first = first_messages(trajectories)
-        name = digest_of(first) if first else f"trajectory-{seen.total()}"
+    if not name and (first := first_messages(trajectories)):
+        name = digest_of(first)
     if fields.pop("trajectories", None) == 0:
         trajectories = []
-    seen[name] += 1
-    return complete_draft(EpisodeDraft(fields, trajectories), name, seen[name] - 1)
+    return EpisodeDraft(name, fields, trajectories)
 
 
 def _set_reward(fields: JsonData, rewards: dict[str, float]) -> None:
@@ -204,8 +204,8 @@ def _add_trajectories(document: JsonData, parent: int, found: list[TrajectoryDra
         pop_default(document, "trajectory_id", str(place))
     calls, after = _calls(steps)
     document |= {"parent": parent} if parent else {}
-    document |= {"after": after} if after else {}
-    found.append(TrajectoryDraft({"name": name, "info": {THEIRS: document} if document else {}, **ours}, calls))
+    info: JsonData = ({THEIRS: document} if document else {}) | ({AFTER: after} if after else {})
+    found.append(TrajectoryDraft({"name": name, "info": info, **ours}, calls))
     for each in subagents:
         _add_trajectories(each, place, found)
     return episode
@@ -233,13 +233,10 @@ def _calls(steps: Iterable[JsonData]) -> tuple[list[StepDraft], list[JsonData]]:
 
 def _call_fields(step: JsonData) -> JsonData:
     ours = pop_ours(step)
-    response = _response(step)
-    text = text_of(response)
-    info: JsonData = {} if response == {"role": "assistant", "content": text} else {RESPONSE: response}
-    fields: JsonData = {"text": text, **_pop_tokens(step)}
+    fields = response_fields(_response(step)) | _pop_tokens(step)
     if step:
-        info[THEIRS] = step
-    return {**fields, "info": info, **ours}
+        fields["info"][THEIRS] = step
+    return fields | ours
 
 
 def _response(step: JsonData) -> JsonData:
@@ -324,16 +321,15 @@ def _part(part: JsonData) -> JsonData:
 
 def _document(draft: TrajectoryDraft, place: int) -> tuple[JsonData, int]:
     """Return the document of a trajectory, and the place of the document that contains it."""
-    kept = draft.fields["info"].get(THEIRS)
-    kept = as_json_data(kept) if isinstance(kept, dict) else {}
-    after, parent = kept.pop("after", []), kept.pop("parent", 0)
+    kept = copy_theirs(draft.fields["info"], THEIRS)
+    parent = kept.pop("parent", 0)
     document = {"schema_version": VERSION, **({"trajectory_id": str(place)} if place else {}), **kept}
     document["agent"] = {"name": draft.fields["name"], **kept.get("agent", AGENT)}
     steps: list[JsonData] = []
     for call in draft.steps:
         _add_messages(steps, call.messages)
         steps.append(_call(call))
-    _add_messages(steps, after)
+    _add_messages(steps, copy_after(draft.fields))
     steps = steps or [as_json_data(PLACEHOLDER)]
     return document | {"steps": [{"step_id": number, **step} for number, step in enumerate(steps, 1)]}, parent
 
@@ -372,8 +368,7 @@ def _result_of(message: JsonData, step: JsonData) -> JsonData:
 
 
 def _call(draft: StepDraft) -> JsonData:
-    fields, kept = draft.fields, draft.fields["info"].get(THEIRS)
-    kept = as_json_data(kept) if isinstance(kept, dict) else {}
+    fields, kept = draft.fields, copy_theirs(draft.fields["info"], THEIRS)
     exact, counts, metrics = kept.pop("logprobs", None), kept.pop("counts", None), kept.get("metrics")
     response = response_of(fields)
     step = {"source": "agent", "message": _parts(response.get("content")), **_agent_parts(response), **kept}
@@ -390,10 +385,7 @@ def _call(draft: StepDraft) -> JsonData:
         measured |= {} if logprobs is None or None in logprobs else {"logprobs": logprobs}
     if measured or metrics:
         step["metrics"] = {**measured, **(metrics or {})}
-    read_back = complete_draft(
-        EpisodeDraft({}, [TrajectoryDraft({}, [StepDraft(_call_fields(as_json_data(step)))])]), "", 0
-    )
-    _carry(step, missing_fields(read_back.trajectories[0].steps[0].fields, fields))
+    _carry(step, missing_fields(complete_step(StepDraft(_call_fields(as_json_data(step)))), fields))
     return step
 
 

@@ -7,7 +7,6 @@ sampled node is a model call. All other nodes are messages of the calls below th
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from math import isfinite
@@ -16,29 +15,35 @@ from pathlib import Path
 from rllm_core.data.messages import read_text
 from rllm_core.data.types import TerminationReason
 from rllm_record.interchange.drafts import (
-    OURS,
-    RESPONSE,
+    AFTER,
     EpisodeDraft,
     JsonData,
     StepDraft,
+    TaskNumbers,
     TrajectoryDraft,
     as_json_data,
-    complete_draft,
+    complete_step,
+    is_token_list,
+    make_episodes,
+    response_fields,
+)
+from rllm_record.interchange.formats import EpisodeFormat
+from rllm_record.interchange.json_files import first_object, read_objects, write_objects
+from rllm_record.interchange.lossless import (
+    OURS,
+    copy_after,
+    copy_theirs,
     digest_of,
     draft_of,
     exact_or_shortest,
     hide_numbers,
     is_equal,
-    is_token_list,
-    make_episode,
     missing_fields,
     pop_default,
     response_of,
     restore_numbers,
     shortest_floats,
-    text_of,
 )
-from rllm_record.interchange.formats import EpisodeFormat, first_object, read_objects, write_objects
 from rllm_record.steps.rows import RecordedEpisode
 
 THEIRS = "verifiers"
@@ -73,7 +78,7 @@ FINISHED = ("stop", "length", "tool_calls")
 def is_traces(path: Path) -> bool:
     """True if the first line of a file, or of ``traces.jsonl`` in a directory, is an episode of verifiers."""
     found = first_object(_file(path))
-    return isinstance(found.get("traces"), list) and "task" in found
+    return "traces" in found and "task" in found
 
 
 def read(path: Path) -> Iterator[RecordedEpisode]:
@@ -87,9 +92,7 @@ def _file(path: Path) -> Path:
 
 def read_lines(lines: Iterable[JsonData]) -> Iterator[RecordedEpisode]:
     """Yield the episode of each line."""
-    seen: Counter[str] = Counter()
-    for line in lines:
-        yield make_episode(_draft(line, seen))
+    return make_episodes(map(_draft, lines))
 
 
 def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
@@ -99,16 +102,17 @@ def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
 
 def lines_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
     """Yield the line of each episode. `read_lines` makes the same episodes of them."""
-    seen: Counter[str] = Counter()
+    numbers = TaskNumbers()
     for recorded in episodes:
         ours = draft_of(recorded)
         line = _line(ours)
         traces: list[JsonData] = line["traces"]
-        carried = missing_fields(_draft(line, seen.copy()).fields, ours.fields)
+        carried = missing_fields(numbers.complete(_draft(line)).fields, ours.fields)
         carried |= {} if traces or ours.trajectories else {"trajectories": 0}
         if carried:
             _carry(_carrier(line), {"episode": carried})
-        read_back = _draft(line, seen)
+        read_back = numbers.complete(_draft(line))
+        numbers.count(read_back)
         for trace, theirs, each in zip(traces, read_back.trajectories, ours.trajectories, strict=bool(traces)):
             _carry(trace, missing_fields(theirs.fields, each.fields))
         for trace in traces:
@@ -150,7 +154,7 @@ def _pop_ours(data: JsonData) -> JsonData:
     return found
 
 
-def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
+def _draft(line: JsonData) -> EpisodeDraft:
     line = as_json_data(line)
     restore_numbers(line, _ours(_carrier(line)).get("numbers", ()))
     environment = str((line.get("env") or {}).get("id") or "")
@@ -163,8 +167,13 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
     ours = _ours(_carrier({"traces": traces, "task": task})).get("episode", {})
     if not traces:
         _pop_ours(data)
-    name = _task_name(task, environment, traces) or f"task-{seen.total()}"
-    pop_default(line, "id", ours.get("id", f"{name}:{seen[name]}"))
+    name = _task_name(task, environment, traces)
+    own: JsonData = {}
+    if "id" in ours:
+        pop_default(line, "id", ours["id"])
+    elif name and str(line.get("id")).startswith(f"{name}:"):
+        # Our ids are a task and a number. Theirs are random.
+        own["id"] = line.pop("id")
     others = {key: value for key, value in task.items() if key != "data"}
     error = errors[-1] if errors else ""
     for key, default in {**EPISODE, "ok": not error}.items():
@@ -183,8 +192,7 @@ def _draft(line: JsonData, seen: Counter[str]) -> EpisodeDraft:
         "step": ((line.get("run") or {}).get("work") or {}).get("step", 0),
         "task": data or None,
     }
-    seen[name] += 1
-    return complete_draft(EpisodeDraft(fields | ours, trajectories), name, seen[name] - 1)
+    return EpisodeDraft(name, fields | own | ours, trajectories)
 
 
 def _task_name(task: JsonData, environment: str, traces: Sequence[JsonData]) -> str:
@@ -221,8 +229,8 @@ def _trajectory(trace: JsonData, task: JsonData, episode: JsonData) -> Trajector
     reward = sum(values.values()) if values else None
     pop_default(trace, "rewards", _rewards(reward))
     info: JsonData = {"reward_components": values} if values and "rewards" in trace else {}
-    trace |= ({"after": after} if after else {}) | ({"episode": episode} if episode else {})
-    info |= {THEIRS: trace} if trace else {}
+    trace |= {"episode": episode} if episode else {}
+    info |= ({THEIRS: trace} if trace else {}) | ({AFTER: after} if after else {})
     fields = own | {"name": name, "reward": reward, "info": info}
     return TrajectoryDraft(fields | ours, [step for _, step in calls])
 
@@ -327,9 +335,7 @@ def _call_fields(node: JsonData, before: list[int], place: JsonData) -> JsonData
     """
     kept = _other_fields(node, is_sampled=True) | place
     response = _from_theirs(as_json_data(node["message"]))
-    text = text_of(response)
-    info: JsonData = {} if response == {"role": "assistant", "content": text} else {RESPONSE: response}
-    fields: JsonData = {"text": text, "info": info}
+    fields = response_fields(response)
     ids, mask, logprobs = node.get("token_ids", []), node.get("mask", []), node.get("logprobs", [])
     start = mask.index(True) if True in mask else len(mask)
     prompt, sampled = before + ids[:start], ids[start:]
@@ -342,7 +348,7 @@ def _call_fields(node: JsonData, before: list[int], place: JsonData) -> JsonData
         if known is not None and known != logprobs:
             kept["logprobs"] = logprobs
     if kept:
-        info[THEIRS] = kept
+        fields["info"][THEIRS] = kept
     return fields
 
 
@@ -393,8 +399,8 @@ def _call_of(call: JsonData) -> JsonData:
 
 def _line(ours: EpisodeDraft) -> JsonData:
     """Return the line of an episode, with our values that a graph of messages cannot contain."""
-    first = ours.trajectories[0].fields["info"].get(THEIRS) if ours.trajectories else None
-    kept = as_json_data(first.get("episode", {})) if isinstance(first, dict) else {}
+    first = copy_theirs(ours.trajectories[0].fields["info"], THEIRS) if ours.trajectories else {}
+    kept = first.get("episode", {})
     task = {"type": TASK_TYPE, **kept.get("task", {}), "data": as_json_data(ours.fields["task"] or {})}
     line = {
         "id": ours.fields["id"],
@@ -413,9 +419,8 @@ def _line(ours: EpisodeDraft) -> JsonData:
 
 
 def _trace(draft: TrajectoryDraft, task: JsonData) -> JsonData:
-    fields, kept = draft.fields, draft.fields["info"].get(THEIRS)
-    kept = as_json_data(kept) if isinstance(kept, dict) else {}
-    after, agent = kept.pop("after", []), kept.pop("agent", {"config": {}})
+    fields, kept = draft.fields, copy_theirs(draft.fields["info"], THEIRS)
+    after, agent = copy_after(fields), kept.pop("agent", {"config": {}})
     kept.pop("episode", None)
     nodes = _Nodes()
     numbers = [nodes.add_call(step) for step in draft.steps]
@@ -431,8 +436,7 @@ def _trace(draft: TrajectoryDraft, task: JsonData) -> JsonData:
     calls, rest = _steps(trace["nodes"], trace["calls"], {}, None)
     carried: JsonData = {}
     for (number, theirs), step in zip(calls, draft.steps, strict=True):
-        read_back = complete_draft(EpisodeDraft({}, [TrajectoryDraft({}, [theirs])]), "", 0).trajectories[0].steps[0]
-        found: JsonData = {"fields": missing_fields(read_back.fields, step.fields)}
+        found: JsonData = {"fields": missing_fields(complete_step(theirs), step.fields)}
         found |= {} if is_equal(theirs.messages, step.messages) else {"messages": step.messages}
         carried |= {str(number): found} if found["fields"] or "messages" in found else {}
     _carry(trace, ({"nodes": carried} if carried else {}) | ({} if is_equal(rest, after) else {"after": after}))
@@ -451,15 +455,13 @@ class _Nodes:
         return [self._nodes[number] for number in sorted(self._nodes)]
 
     def add_message(self, message: JsonData) -> None:
-        kept = message.get(THEIRS)
-        kept = as_json_data(kept) if isinstance(kept, dict) else {}
+        kept = copy_theirs(message, THEIRS)
         made = _to_theirs({key: value for key, value in message.items() if key != THEIRS})
         self._add(made, kept, is_sampled=False)
 
     def add_call(self, step: StepDraft) -> int:
         """Add the messages and the response of a step, and return the number of the response's node."""
-        fields, kept = step.fields, step.fields["info"].get(THEIRS)
-        kept = as_json_data(kept) if isinstance(kept, dict) else {}
+        fields, kept = step.fields, copy_theirs(step.fields["info"], THEIRS)
         prompt, sampled = fields["prompt_ids"], fields["response_ids"]
         if prompt and prompt[: len(self._tokens[self._last])] != self._tokens[self._last]:
             self._last = None
