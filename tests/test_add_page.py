@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "contributing" / "add.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## (.+)\nExample: (.+)\n\n((?:- .+\n)+)", PAGE, re.MULTILINE)
-SOURCES = ("*/src/**/*.py", "*/src/**/*.pyi", "plugins/*/src/**/*.py", "*/pyproject.toml", "plugins/*/pyproject.toml")
+SOURCES = (
+    *(f"{place}/{path}" for place in ("*", "plugins/*") for path in ("src/**/*.py", "src/**/*.pyi", "pyproject.toml")),
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from config_reference import DISTRIBUTIONS, reference_page
 
+from rllm.inspection.describe import fill_descriptions
 from rllm.planning.unused_keys import core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "config.md"
 KEYS = list(core_keys(RunConfig()))
+fill_descriptions(RunConfig)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from page_text import one_line
 from pydantic import BaseModel
 
 from rllm.config.paths import KeyPath
-from rllm.inspection.describe import Option, describe_field, list_options
+from rllm.inspection.describe import Option, describe_field, fill_descriptions, list_options
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.discovery import CORE, read_index
 from rllm_core.plugins.registry import Registry
@@ -40,6 +40,7 @@ reads it. If no part of the run reads a value that you set, the run stops before
 
 def reference_page(registry: Registry) -> str:
     """The page, in Markdown."""
+    fill_descriptions(RunConfig)
     parts = [INTRODUCTION]
     for section, keys in _by_section(core_keys(RunConfig())).items():
         parts.append(f"## `{'.'.join(section)}`\n\n{_about(section)}\n")

@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from rllm_core.plugins import specs
 from rllm_core.plugins.specs import KINDS
 
 MODULES = ("rllm_core", "rllm_core.contracts", "rllm_core.plugins")
@@ -29,8 +28,7 @@ CALLED = ("__init__", "__call__")
 def text() -> str:
     """One line per name, field and method, in alphabetical order of names; then the hooks."""
     lines = [line for module in MODULES for line in _module(module)]
-    hooks = sorted(kind.hook for kind in KINDS.values())
-    lines += [line for hook in hooks for line in _described(f"{specs.__name__}.{hook}", getattr(specs, hook))]
+    lines += sorted(f"hook {kind.hook}() -> Iterable[{kind.record.__name__}]" for kind in KINDS.values())
     return HEADING + "\n".join(lines) + "\n"
 
 

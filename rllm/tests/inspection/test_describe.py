@@ -41,7 +41,9 @@ class Inner(Params):
 
 class Options(Params):
     target: str = Field(description="Where to.")
-    share: float | None = Field(None, gt=0, le=1, description="How much.")
+    share: float | None = Field(None, gt=0, le=1)
+    """How
+    much."""
     names: list[str] = Field(default_factory=list, description="Which.")
     text: str = Field("", description="Any words.")
     lambda_: float = Field(0.5, alias="lambda", description="A word of Python's.")

@@ -44,23 +44,25 @@ class Section(BaseModel):
 
 
 class TrainingSection(Section):
-    num_minibatches: Annotated[int, Field(gt=0)] = Field(
-        1, description="Optimizer steps per pass over a step's batch. Each uses an equal share of the rows."
-    )
+    num_minibatches: Annotated[int, Field(gt=0)] = 1
+    """Optimizer steps per pass over a step's batch. Each uses an equal share of the rows."""
 
 
 class DeadlinesSection(Section):
     """Time limits in seconds. The run fails when a wait exceeds its limit."""
 
-    start: Seconds = Field(
-        600.0,
-        description="Time limit to start Ray, to load the model in the workers, and to start the rollout servers.",
-    )
-    rollout: Seconds = Field(600.0, description="Time limit for the response to one request of a rollout.")
-    update: Seconds = Field(1800.0, description="Time limit for a batch's log-probs, and for its update.")
-    sync_weights: Seconds = Field(600.0, description="Time limit to send new weights to the rollout servers.")
-    checkpoint: Seconds = Field(1800.0, description="Time limit to write or read a checkpoint.")
-    close: Seconds = Field(60.0, description="Time limit to stop all processes at the end.")
+    start: Seconds = 600.0
+    """Time limit to start Ray, to load the model in the workers, and to start the rollout servers."""
+    rollout: Seconds = 600.0
+    """Time limit for the response to one request of a rollout."""
+    update: Seconds = 1800.0
+    """Time limit for a batch's log-probs, and for its update."""
+    sync_weights: Seconds = 600.0
+    """Time limit to send new weights to the rollout servers."""
+    checkpoint: Seconds = 1800.0
+    """Time limit to write or read a checkpoint."""
+    close: Seconds = 60.0
+    """Time limit to stop all processes at the end."""
 
 
 class DataExtras(BaseModel):
@@ -72,35 +74,41 @@ class DataExtras(BaseModel):
 class VerlConfig(Section):
     """The config that only the verl backend reads. The installed verl defines the keys in its sections."""
 
-    training: TrainingSection = Field(
-        default_factory=TrainingSection, description="How a batch is split into optimizer steps."
-    )
-    deadlines: DeadlinesSection = Field(
-        default_factory=DeadlinesSection, description="Time limits in seconds. The run fails when it exceeds one."
-    )
-    actor_rollout_ref: Annotated[Mapping, OF_VERL] = Field(
-        default_factory=dict,
-        description="verl: the model, its training workers, its reference and the rollout servers. For asynchronous "
-        "training, set rollout.nnodes above 0.",
-    )
-    trainer: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: nodes, GPUs and device.")
-    ray_kwargs: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: arguments of `ray.init`.")
-    algorithm: Annotated[Mapping, OF_VERL] = Field(
-        default_factory=dict, description="verl: its names for the keys of `rllm.algorithm`."
-    )
-    data: Annotated[DataExtras, OF_VERL] = Field(
-        default_factory=DataExtras, description="verl: how it reads prompts from files."
-    )
-    model_engine: str = Field("dp", description="verl: the training engine, which selects verl's config files.")
-    critic: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    reward: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    reward_model: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    custom_reward_function: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    sandbox_fusion: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    distillation: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    transfer_queue: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    global_profiler: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
-    skip: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    """How a batch is split into optimizer steps."""
+    deadlines: DeadlinesSection = Field(default_factory=DeadlinesSection)
+    """Time limits in seconds. The run fails when it exceeds one."""
+    actor_rollout_ref: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: the model, its training workers, its reference and the rollout servers. For asynchronous training, set
+    rollout.nnodes above 0."""
+    trainer: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: nodes, GPUs and device."""
+    ray_kwargs: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: arguments of `ray.init`."""
+    algorithm: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: its names for the keys of `rllm.algorithm`."""
+    data: Annotated[DataExtras, OF_VERL] = Field(default_factory=DataExtras)
+    """verl: how it reads prompts from files."""
+    model_engine: str = "dp"
+    """verl: the training engine, which selects verl's config files."""
+    critic: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    reward: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    reward_model: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    custom_reward_function: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    sandbox_fusion: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    distillation: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    transfer_queue: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    global_profiler: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
+    skip: Annotated[Mapping, OF_VERL] = Field(default_factory=dict)
+    """verl: not used."""
 
     def native(self) -> dict[str, Any]:
         """Return a copy of verl's own sections for verl's classes. `data` has only the keys that the core lacks."""

@@ -20,6 +20,9 @@ def list_seeds(split: Split, first: int, train_size: int, val_size: int) -> rang
 class SeedParams(Params):
     """Options of an environment whose tasks are seeds."""
 
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training tasks.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation tasks.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first task. Each further task has the next seed.")
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT)
+    """Number of training tasks."""
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT)
+    """Number of validation tasks."""
+    seed: int = Field(0, ge=0, lt=SEEDS)
+    """Seed of the first task. Each further task has the next seed."""

@@ -23,14 +23,14 @@ HASH_DIGITS = 16
 class TeacherModelParams(Params):
     """Options of the teacher ``model``."""
 
-    path: str = Field(description="`tiny`, a Hugging Face directory or hub id, or a checkpoint of a run.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
-    device: str = Field(
-        "auto",
-        pattern=f"^({DEVICE})$",
-        description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.",
-    )
-    max_tokens_per_microbatch: int = Field(2048, gt=0, description="Tokens per forward pass.")
+    path: str
+    """`tiny`, a Hugging Face directory or hub id, or a checkpoint of a run."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and activations."""
+    device: str = Field("auto", pattern=f"^({DEVICE})$")
+    """`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu."""
+    max_tokens_per_microbatch: int = Field(2048, gt=0)
+    """Tokens per forward pass."""
 
     @property
     def section(self) -> ModelSection:
@@ -75,19 +75,15 @@ def rename_key_in_errors() -> Iterator[None]:
 class RewardModelParams(Params):
     """Options of the reward ``model``."""
 
-    path: str = Field(description="Directory or hub id of a sequence classifier with one output.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
-    device: str = Field(
-        "auto",
-        pattern=f"^({DEVICE})$",
-        description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.",
-    )
-    batch_size: int = Field(
-        1,
-        ge=1,
-        description="Maximum number of conversations per forward pass. A larger value is faster on a GPU. The last "
-        "digits of scores then depend on the conversations of the pass, so a resumed run is not equal bit by bit.",
-    )
+    path: str
+    """Directory or hub id of a sequence classifier with one output."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and activations."""
+    device: str = Field("auto", pattern=f"^({DEVICE})$")
+    """`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu."""
+    batch_size: int = Field(1, ge=1)
+    """Maximum number of conversations per forward pass. A larger value is faster on a GPU. The last digits of scores
+    then depend on the conversations of the pass, so a resumed run is not equal bit by bit."""
 
 
 def check_reward_model(params: RewardModelParams) -> None:

@@ -29,19 +29,14 @@ from rllm_record.stored_episodes import EpisodesError, find_episodes, read_recor
 class StoredParams(Params):
     """Options of the dataset ``stored``."""
 
-    path: str = Field(
-        min_length=1,
-        description="Directory of a run with `rllm.record=tokens`, or file of its episodes. Also a file of a different "
-        "format with tokens: ATIF, or traces of verifiers.",
-    )
-    group_by: Literal["step", "task"] = Field(
-        "step",
-        description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
-        "rollouts from all steps.",
-    )
-    min_reward: float | None = Field(
-        None, description="Smallest reward of a rollout to use. null: all rollouts, also those without a reward."
-    )
+    path: str = Field(min_length=1)
+    """Directory of a run with `rllm.record=tokens`, or file of its episodes. Also a file of a different format with
+    tokens: ATIF, or traces of verifiers."""
+    group_by: Literal["step", "task"] = "step"
+    """Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: rollouts from all
+    steps."""
+    min_reward: float | None = None
+    """Smallest reward of a rollout to use. null: all rollouts, also those without a reward."""
 
 
 TOO_LONG = "stored/too_long"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
-
 from rllm_core.contracts.params import Params
 from rllm_core.contracts.tracker import TrackedRun, Tracker
 
@@ -14,11 +12,9 @@ from rllm_core.contracts.tracker import TrackedRun, Tracker
 class RecordParams(Params):
     """Options of the tracker `record`."""
 
-    record: Literal["off", "outcomes", "tokens"] = Field(
-        "outcomes",
-        description="Contents of the run's record. `outcomes`: the ids, rewards and outcome of each trajectory, and "
-        "the rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
-    )
+    record: Literal["off", "outcomes", "tokens"] = "outcomes"
+    """Contents of the run's record. `outcomes`: the ids, rewards and outcome of each trajectory, and the rule that
+    dropped it. `tokens`: its text and tokens too. `off`: no record."""
 
 
 class NoRecorder:

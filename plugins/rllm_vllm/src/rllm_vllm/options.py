@@ -32,21 +32,21 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class VllmOptions(Params):
-    tensor_parallel_size: int = Field(
-        1, gt=0, description="Number of GPUs over which each layer of the model is split."
-    )
-    enforce_eager: bool = Field(
-        False,
-        description="Do not compile the model or capture CUDA graphs. vLLM then starts faster but samples more slowly. "
-        "Always true on a CPU.",
-    )
-    threads: int = Field(1, gt=0, description="Number of CPU threads of each vLLM process.")
-    engine_args: dict[str, Any] = Field(
-        default_factory=dict, description="More arguments of vLLM's `AsyncEngineArgs`, such as `quantization`."
-    )
-    start_timeout: Seconds = Field(600.0, description="Time limit for the start of vLLM, in seconds.")
-    generate_timeout: Seconds = Field(600.0, description="Time limit for a response, in seconds.")
-    load_timeout: Seconds = Field(600.0, description="Time limit for loading new weights, in seconds.")
+    tensor_parallel_size: int = Field(1, gt=0)
+    """Number of GPUs over which each layer of the model is split."""
+    enforce_eager: bool = False
+    """Do not compile the model or capture CUDA graphs. vLLM then starts faster but samples more slowly. Always true on
+    a CPU."""
+    threads: int = Field(1, gt=0)
+    """Number of CPU threads of each vLLM process."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """More arguments of vLLM's `AsyncEngineArgs`, such as `quantization`."""
+    start_timeout: Seconds = 600.0
+    """Time limit for the start of vLLM, in seconds."""
+    generate_timeout: Seconds = 600.0
+    """Time limit for a response, in seconds."""
+    load_timeout: Seconds = 600.0
+    """Time limit for loading new weights, in seconds."""
 
     @field_validator("engine_args")
     @classmethod

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
+import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from rllm_core.schema.run_config import RunConfig
 
@@ -36,13 +41,52 @@ class Option(NamedTuple):
 
 def list_options(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
     """Yield all options of a model. Options of a nested model are named ``section.option``."""
+    fill_descriptions(model)
     for field_name, field in model.model_fields.items():
         name = prefix + (field.alias or field_name)
-        nested = field.annotation
-        if isinstance(nested, type) and issubclass(nested, BaseModel):
+        if (nested := section_of(field)) is not None:
             yield from list_options(nested, f"{name}.")
         else:
             yield describe_field(name, field)
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of a section. None if the field is a key."""
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+@cache
+def fill_descriptions(model: type[BaseModel]) -> None:
+    """Set the descriptions of a model's fields, and of its sections' fields, to the docstrings under them.
+
+    Only people and editors need them. pydantic's `use_attribute_docstrings` would parse the source in every run.
+    """
+    docstrings: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        docstrings |= dict(_field_docstrings(base))
+    for name, field in model.model_fields.items():
+        field.description = field.description or docstrings.get(name)
+        if (section := section_of(field)) is not None:
+            fill_descriptions(section)
+
+
+def _field_docstrings(model: type) -> Iterator[tuple[str, str]]:
+    definition = _classes_in(model.__module__).get(model.__name__)
+    for field, text in pairwise(definition.body if definition else ()):
+        value = text.value if isinstance(text, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield ast.unparse(field.target), " ".join(value.value.split())
+
+
+@cache
+def _classes_in(module: str) -> Mapping[str, ast.ClassDef]:
+    """Return the classes of a module by name. It is empty for a module without source, such as a notebook."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):
+        return {}
+    return {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
 
 
 def describe_field(name: str, field: FieldInfo) -> Option:
@@ -96,6 +140,17 @@ def _limits(words: str, metadata: Iterable[Any]) -> str:
     return " ".join(part for part in (words, ", ".join([*limits, *inner])) if part)
 
 
+class _DescribedSchema(GenerateJsonSchema):
+    """A JSON schema with the descriptions that `fill_descriptions` sets."""
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().model_schema(schema)
+        for name, field in schema["cls"].model_fields.items():
+            if field.description and section_of(field) is None:  # A section has the docstring of its class.
+                made["properties"][field.alias or name].setdefault("description", field.description)
+        return made
+
+
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -104,8 +159,13 @@ def editor_schema(backend: type[BaseModel]) -> dict[str, Any]:
 
     For an editor, interpolations (``${…}``) are text. It marks them as errors if a key has another type.
     """
+    schemas = (RunConfig, backend)
+    for schema in schemas:
+        fill_descriptions(schema)
     models, definitions = models_json_schema(
-        [(RunConfig, "validation"), (backend, "validation")], title="rllm configuration"
+        [(schema, "validation") for schema in schemas],
+        title="rllm configuration",
+        schema_generator=_DescribedSchema,
     )
     definitions = definitions["$defs"]
     parts = [definitions[reference["$ref"].rpartition("/")[2]] for reference in models.values()]

@@ -22,7 +22,7 @@ from rllm.config import (
     unknown_key,
     value_at,
 )
-from rllm.inspection.describe import Option, describe_field
+from rllm.inspection.describe import Option, describe_field, fill_descriptions, section_of
 from rllm.planning import RunPlan, acting_plugins, core_key
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.registry import Registry
@@ -48,12 +48,14 @@ def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | li
     """
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
+    for schema in schemas:
+        fill_descriptions(schema)
     found = [list_fields(schema)[path] for schema in schemas if path in list_fields(schema)]
     found = found or _option_at(path, plan) or list(_packaged_at(path, plan))
     if not found:
         keys = [known for schema in schemas for known in known_keys(schema)]
         raise as_config_error([unknown_key(path or (key,), "the key to explain", keys)])
-    if sections := [section for field in found if (section := _section(field)) is not None]:
+    if sections := [section for field in found if (section := section_of(field)) is not None]:
         return [option for section in sections for option in _options_in(section, path)]
     return _explanation(path, found[0], plan, registry)
 
@@ -116,8 +118,10 @@ def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
 def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
     """Return the field of a plugin's option, for plugins whose names and options are separate keys."""
     owner = _owner(path, plan)
-    fields = owner.plugin.params.model_fields if owner else {}
-    return [fields[path[-1]]] if path and path[-1] in fields else []
+    if owner is None or path[-1] not in owner.plugin.params.model_fields:
+        return []
+    fill_descriptions(owner.plugin.params)
+    return [owner.plugin.params.model_fields[path[-1]]]
 
 
 def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
@@ -139,16 +143,10 @@ def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
     return next((chosen for name, chosen in choices if path[:-1] == ("rllm", name, f"{name}_args")), None)
 
 
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    annotation = field.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
 def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
     for name, field in section.model_fields.items():
-        inner = _section(field)
         dotted = ".".join((*path, name))
-        if inner is None:
+        if section_of(field) is None:
             yield describe_field(dotted, field)
         else:
             yield Option(dotted, "section", "", field.description or "")

@@ -20,17 +20,12 @@ LongRows = Literal["cut", "drop", "error"]
 class RowParams(Params):
     """Options of every stage that brings rows of data instead of rollouts."""
 
-    max_length: int | None = Field(
-        None,
-        ge=2,
-        description="Maximum number of tokens of a row, with its prompt. null: the longest context of the run, which "
-        "is always a limit.",
-    )
-    long_rows: LongRows = Field(
-        "cut",
-        description="What happens to longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. "
-        "`error`: the run stops.",
-    )
+    max_length: int | None = Field(None, ge=2)
+    """Maximum number of tokens of a row, with its prompt. null: the longest context of the run, which is always a
+    limit."""
+    long_rows: LongRows = "cut"
+    """What happens to longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. `error`: the run
+    stops."""
 
 
 NAMED = 3

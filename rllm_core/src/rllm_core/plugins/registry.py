@@ -19,7 +19,6 @@ from rllm_core.contracts.chosen import FAMILY, RecordT, Registered
 from rllm_core.contracts.plugin import API_VERSION, Plugin
 from rllm_core.errors import PluginError, did_you_mean, format_problem
 from rllm_core.notices import one_line, warn_once
-from rllm_core.plugins import specs
 from rllm_core.plugins.discovery import (
     CORE,
     CORE_MODULE,
@@ -35,7 +34,7 @@ from rllm_core.plugins.discovery import (
     read_index,
 )
 from rllm_core.plugins.requirements import check_core_version
-from rllm_core.plugins.specs import KINDS, PROJECT, check_record
+from rllm_core.plugins.specs import HOOKSPECS, KINDS, PROJECT, check_record
 
 _KIND_OF_HOOK = {kind.hook: name for name, kind in KINDS.items()}
 _in_process: dict[tuple[str, str], tuple[Plugin[Any], str]] = {}
@@ -83,7 +82,7 @@ class Registry:
         """
         registry = cls(discovery=discover(allow, environ))
         manager = pluggy.PluginManager(PROJECT)
-        manager.add_hookspecs(specs)
+        manager.add_hookspecs(HOOKSPECS)
         registry._load(Candidate(CORE, CORE, __version__, lambda: import_module(CORE_MODULE)), manager)
         for candidate in registry.discovery.candidates:
             try:

@@ -11,34 +11,14 @@ The docstring of each spec class contains a complete module of this kind. The te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, get_args
 
 import pluggy
 
-from rllm_core.contracts import (
-    AgentPlugin,
-    BackendPlugin,
-    DatasetPlugin,
-    EnginePlugin,
-    EnvironmentPlugin,
-    EstimatorPlugin,
-    GroupingPlugin,
-    LossPlugin,
-    ObjectivePlugin,
-    ObserverPlugin,
-    Plugin,
-    RejectionPlugin,
-    RendererPlugin,
-    RewardPlugin,
-    SamplerPlugin,
-    SandboxPlugin,
-    StagePlugin,
-    TeacherPlugin,
-    TrackerPlugin,
-    WorkflowPlugin,
-)
+from rllm_core import contracts
 from rllm_core.contracts.estimator import Level, Scope
+from rllm_core.contracts.plugin import Plugin
 from rllm_core.contracts.reward import RewardScope
 from rllm_core.plugins.discovery import UnusablePluginError
 
@@ -47,120 +27,6 @@ PROJECT = "rllm"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-
-
-@hookspec
-def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
-    """Offer advantage estimators. Users choose one with ``rllm.algorithm.adv_estimator``."""
-    return ()
-
-
-@hookspec
-def rllm_losses() -> Iterable[LossPlugin[Any]]:
-    """Offer policy losses. Users choose one with ``rllm.algorithm.loss_fn``."""
-    return ()
-
-
-@hookspec
-def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
-    """Offer groupings. Users choose one with ``rllm.transform.grouping``."""
-    return ()
-
-
-@hookspec
-def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
-    """Offer rejection modes. Users choose one with ``rllm.rejection_sample.mode``."""
-    return ()
-
-
-@hookspec
-def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
-    """Offer samplers, which choose the tasks of the next rollout batch. Users choose it with ``rllm.sampler``."""
-    return ()
-
-
-@hookspec
-def rllm_objectives() -> Iterable[ObjectivePlugin]:
-    """Offer objectives: pipelines that learn, with default values. Users choose one with ``--objective``."""
-    return ()
-
-
-@hookspec
-def rllm_teachers() -> Iterable[TeacherPlugin[Any]]:
-    """Offer teachers, which score the tokens of rollouts for distillation. Users choose one with ``rllm.teacher``."""
-    return ()
-
-
-@hookspec
-def rllm_sandboxes() -> Iterable[SandboxPlugin[Any]]:
-    """Offer sandboxes, in which the commands of agents and of tests run. Users choose one with ``rllm.sandbox``."""
-    return ()
-
-
-@hookspec
-def rllm_stages() -> Iterable[StagePlugin[Any]]:
-    """Offer pipeline stages. Users place them with ``rllm.pipeline``."""
-    return ()
-
-
-@hookspec
-def rllm_backends() -> Iterable[BackendPlugin[Any]]:
-    """Offer backends, which sample, update and save the weights. Users choose one with ``rllm/backend=NAME``."""
-    return ()
-
-
-@hookspec
-def rllm_engines() -> Iterable[EnginePlugin[Any]]:
-    """Offer rollout engines, which sample for backends. Users choose one with ``rllm.rollout.engine``."""
-    return ()
-
-
-@hookspec
-def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
-    """Offer workflows, which produce one rollout of a task. Users choose one with ``rllm.workflow.name``."""
-    return ()
-
-
-@hookspec
-def rllm_agents() -> Iterable[AgentPlugin[Any]]:
-    """Offer agents, which convert model responses to actions. Users choose one with ``rllm.agent.name``."""
-    return ()
-
-
-@hookspec
-def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
-    """Offer environments, which provide tasks, observations and rewards. Users choose one with ``rllm.env.name``."""
-    return ()
-
-
-@hookspec
-def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
-    """Offer rewards, which score rollouts. Users list them in ``rllm.reward``."""
-    return ()
-
-
-@hookspec
-def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
-    """Offer renderers, which convert messages to tokens and back. Users choose one with ``rllm.renderer``."""
-    return ()
-
-
-@hookspec
-def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
-    """Offer datasets of tasks. Users choose them with ``data.train_dataset`` and ``data.val_dataset``."""
-    return ()
-
-
-@hookspec
-def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
-    """Offer trackers, which receive metrics. Users list them in ``rllm.trainer.logger``."""
-    return ()
-
-
-@hookspec
-def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
-    """Offer observers, which receive events of the training loop. Users list them in ``rllm.trainer.observers``."""
-    return ()
 
 
 class Kind(NamedTuple):
@@ -172,17 +38,40 @@ class Kind(NamedTuple):
     """The class of the objects that this function returns."""
 
 
-def _kinds() -> Iterator[tuple[str, Kind]]:
-    """Yield all kinds. They are derived from the return types of the hooks."""
-    for hook, spec in globals().items():
-        if hook.startswith("rllm_"):
-            (returned,) = get_args(get_type_hints(spec)["return"])
-            record = get_origin(returned) or returned
-            yield record.kind, Kind(hook, record)
+_HOOKS: Mapping[str, type[Plugin[Any]]] = {
+    "rllm_estimators": contracts.EstimatorPlugin,  # rllm.algorithm.adv_estimator
+    "rllm_losses": contracts.LossPlugin,  # rllm.algorithm.loss_fn
+    "rllm_groupings": contracts.GroupingPlugin,  # rllm.transform.grouping
+    "rllm_rejections": contracts.RejectionPlugin,  # rllm.rejection_sample.mode
+    "rllm_samplers": contracts.SamplerPlugin,  # rllm.sampler
+    "rllm_objectives": contracts.ObjectivePlugin,  # rllm.objective
+    "rllm_teachers": contracts.TeacherPlugin,  # rllm.teacher
+    "rllm_sandboxes": contracts.SandboxPlugin,  # rllm.sandbox
+    "rllm_stages": contracts.StagePlugin,  # rllm.pipeline
+    "rllm_backends": contracts.BackendPlugin,  # rllm.backend
+    "rllm_engines": contracts.EnginePlugin,  # rllm.rollout.engine
+    "rllm_workflows": contracts.WorkflowPlugin,  # rllm.workflow.name
+    "rllm_agents": contracts.AgentPlugin,  # rllm.agent.name
+    "rllm_environments": contracts.EnvironmentPlugin,  # rllm.env.name
+    "rllm_rewards": contracts.RewardPlugin,  # rllm.reward
+    "rllm_renderers": contracts.RendererPlugin,  # rllm.renderer
+    "rllm_datasets": contracts.DatasetPlugin,  # data.train_dataset and data.val_dataset
+    "rllm_trackers": contracts.TrackerPlugin,  # rllm.trainer.logger
+    "rllm_observers": contracts.ObserverPlugin,  # rllm.trainer.observers
+}
+"""The hook of each kind, and the class of its plugin specs. The comments are the keys that choose one."""
 
-
-KINDS: Mapping[str, Kind] = dict(_kinds())
+KINDS: Mapping[str, Kind] = {record.kind: Kind(hook, record) for hook, record in _HOOKS.items()}
 """All kinds by name. They are listed in the order of their hooks."""
+
+
+def _offer_plugins() -> Iterable[Plugin[Any]]:
+    """Return plugin specs of one kind. This is the signature of every hook."""
+    return ()
+
+
+HOOKSPECS = type("Hookspecs", (), dict.fromkeys(_HOOKS, hookspec(_offer_plugins)))
+"""The hooks for pluggy, which compares the arguments of a plugin's function with theirs."""
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """The rule for names of all kinds. It excludes ``-``, so that a name has one spelling and differs from a package

@@ -12,8 +12,9 @@ from rllm_envs.seeds import SeedParams
 class TextArenaParams(SeedParams):
     """Options of ``textarena``."""
 
-    game: str = Field(min_length=1, description="Name of the game, such as GuessTheNumber-v0.")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Options of the game, such as {max_number: 10, max_turns: 4}."
-    )
-    system_prompt: str | None = Field(None, min_length=1, description="System message.")
+    game: str = Field(min_length=1)
+    """Name of the game, such as GuessTheNumber-v0."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the game, such as {max_number: 10, max_turns: 4}."""
+    system_prompt: str | None = Field(None, min_length=1)
+    """System message."""

@@ -21,31 +21,24 @@ NAME = "verifiers"
 class VerifiersParams(Params):
     """Options of ``verifiers``."""
 
-    id: str = Field(min_length=1, description="Id of the taskset: the name of an installed Python module.")
-    env: str | None = Field(
-        None, min_length=1, description="Id of the environment that plays the taskset, such as best-of-n or user-sim."
-    )
-    config: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Settings of the environment, such as {taskset: {split: train}, agent: {max_turns: 4}}. They are "
-        "the options `--env.*` of `vf-eval`.",
-    )
-    val_taskset: dict[str, Any] | None = Field(
-        None,
-        description="Settings of the taskset for validation, such as {split: test}. By default, validation uses the "
-        "tasks after the training tasks.",
-    )
-    trained: list[str] | None = Field(
-        None, min_length=1, description="Seats to train. By default, all seats that the environment marks trainable."
-    )
-    train_size: int | None = Field(
-        None,
-        gt=0,
-        le=LARGEST_SPLIT,
-        description="Number of training tasks. By default, all tasks, or 1000 if the taskset is endless.",
-    )
-    val_size: int = Field(0, ge=0, le=LARGEST_SPLIT, description="Number of validation tasks.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of Python's random numbers while tasks are loaded.")
+    id: str = Field(min_length=1)
+    """Id of the taskset: the name of an installed Python module."""
+    env: str | None = Field(None, min_length=1)
+    """Id of the environment that plays the taskset, such as best-of-n or user-sim."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the environment, such as {taskset: {split: train}, agent: {max_turns: 4}}. They are the options
+    `--env.*` of `vf-eval`."""
+    val_taskset: dict[str, Any] | None = None
+    """Settings of the taskset for validation, such as {split: test}. By default, validation uses the tasks after the
+    training tasks."""
+    trained: list[str] | None = Field(None, min_length=1)
+    """Seats to train. By default, all seats that the environment marks trainable."""
+    train_size: int | None = Field(None, gt=0, le=LARGEST_SPLIT)
+    """Number of training tasks. By default, all tasks, or 1000 if the taskset is endless."""
+    val_size: int = Field(0, ge=0, le=LARGEST_SPLIT)
+    """Number of validation tasks."""
+    seed: int = Field(0, ge=0, lt=SEEDS)
+    """Seed of Python's random numbers while tasks are loaded."""
 
 
 def check_run(config: RunConfig, params: NoParams) -> None:

@@ -27,37 +27,22 @@ from rllm_gateway.sessions.link import RewardSource, SessionTrace
 class AgentParams(Params):
     """Options of ``agent``."""
 
-    agent: str | None = Field(
-        None,
-        description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
-        "rollout, and may be async. Or the name of a coding agent, such as mini-swe-agent, which runs in a sandbox.",
-    )
-    command: list[str] | None = Field(
-        None,
-        min_length=1,
-        description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
-        "started once per rollout.",
-    )
-    arguments: list[str] = Field(
-        default_factory=list,
-        description="More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in "
-        "the sandbox.",
-    )
-    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(
-        3600.0,
-        gt=0,
-        description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",
-    )
-    reports_reward: bool = Field(
-        False,
-        description="Use the reward that the program of `command` prints in its last line, or sends with the key in "
-        "`RLLM_REWARD_KEY`. Commands of the model that share its output or its environment can then set the reward.",
-    )
-    unsupported: Literal["refuse", "ignore"] = Field(
-        "refuse",
-        description="How the gateway treats request parameters that it does not support: `refuse` answers the "
-        "request with HTTP 400, `ignore` drops the parameter and counts it as ignored.",
-    )
+    agent: str | None = None
+    """Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per rollout, and may be
+    async. Or the name of a coding agent, such as mini-swe-agent, which runs in a sandbox."""
+    command: list[str] | None = Field(None, min_length=1)
+    """Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is started once per
+    rollout."""
+    arguments: list[str] = Field(default_factory=list)
+    """More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in the sandbox."""
+    timeout: Annotated[float, OptionRole.ROLLOUT_SECONDS] = Field(3600.0, gt=0)
+    """Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies."""
+    reports_reward: bool = False
+    """Use the reward that the program of `command` prints in its last line, or sends with the key in `RLLM_REWARD_KEY`.
+    Commands of the model that share its output or its environment can then set the reward."""
+    unsupported: Literal["refuse", "ignore"] = "refuse"
+    """How the gateway treats request parameters that it does not support: `refuse` answers the request with HTTP 400,
+    `ignore` drops the parameter and counts it as ignored."""
 
 
 NO_CALL = (

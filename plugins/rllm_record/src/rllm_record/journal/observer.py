@@ -9,8 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.params import Params
@@ -26,11 +24,9 @@ from rllm_record.run_files import BACKEND, CHECKPOINTS, LATEST_CHECKPOINT, MANIF
 class JournalParams(Params):
     """Options of the observer `journal`."""
 
-    keep: Literal["unfinished", "run", "off"] = Field(
-        "unfinished",
-        description="Model calls to keep. `unfinished`: calls of steps that no checkpoint contains yet. `run`: calls "
-        "of all steps, and a digest of each checkpoint, for `rllm replay`. `off`: none.",
-    )
+    keep: Literal["unfinished", "run", "off"] = "unfinished"
+    """Model calls to keep. `unfinished`: calls of steps that no checkpoint contains yet. `run`: calls of all steps, and
+    a digest of each checkpoint, for `rllm replay`. `off`: none."""
 
 
 DIRECTORY = "journal"

@@ -25,12 +25,18 @@ SECONDS_PER_HOUR = 3600.0
 class BudgetParams(Params):
     """Options of the observer `budget`, which are keys of `rllm.trainer` and `rllm.trainer.prices`."""
 
-    max_hours: float | None = Field(None, gt=0, description="Maximum number of hours.")
-    max_tokens: int | None = Field(None, gt=0, description="Maximum number of sampled and trained tokens.")
-    max_cost: float | None = Field(None, gt=0, description="Maximum cost.")
-    sampled_per_million: float = Field(0.0, ge=0, description="Price of a million sampled tokens.")
-    trained_per_million: float = Field(0.0, ge=0, description="Price of a million trained tokens.")
-    per_hour: float = Field(0.0, ge=0, description="Price of an hour.")
+    max_hours: float | None = Field(None, gt=0)
+    """Maximum number of hours."""
+    max_tokens: int | None = Field(None, gt=0)
+    """Maximum number of sampled and trained tokens."""
+    max_cost: float | None = Field(None, gt=0)
+    """Maximum cost."""
+    sampled_per_million: float = Field(0.0, ge=0)
+    """Price of a million sampled tokens."""
+    trained_per_million: float = Field(0.0, ge=0)
+    """Price of a million trained tokens."""
+    per_hour: float = Field(0.0, ge=0)
+    """Price of an hour."""
 
 
 @dataclass

@@ -28,19 +28,21 @@ from rllm_core.rollout.waits import Wait
 class CodeParams(Params):
     """Options of the reward ``code``."""
 
-    column: str | None = Field(
-        None,
-        description="Column with the tests. Without it: the first of tests, test_list, test_cases, input_output, test, "
-        "verification_info, reward_model.ground_truth, public_test_cases with private_test_cases.",
-    )
-    sandbox: Literal["bwrap", "local", "docker", "podman"] = Field(
-        "bwrap", description="Sandbox of the program. `local` isolates nothing: the program may do all that you may do."
-    )
-    image: str = Field("python:3.12", description="Image of the sandboxes `docker` and `podman`.")
-    seconds: float = Field(10.0, gt=0, le=600, description="Time limit of a test.")
-    memory_mb: int = Field(1024, ge=64, description="Memory limit of a program.")
-    partial: bool = Field(False, description="Reward the share of passed tests. Otherwise only all tests give 1.")
-    processes: int = Field(4, ge=1, le=256, description="Maximum number of concurrent sandboxes.")
+    column: str | None = None
+    """Column with the tests. Without it: the first of tests, test_list, test_cases, input_output, test,
+    verification_info, reward_model.ground_truth, public_test_cases with private_test_cases."""
+    sandbox: Literal["bwrap", "local", "docker", "podman"] = "bwrap"
+    """Sandbox of the program. `local` isolates nothing: the program may do all that you may do."""
+    image: str = "python:3.12"
+    """Image of the sandboxes `docker` and `podman`."""
+    seconds: float = Field(10.0, gt=0, le=600)
+    """Time limit of a test."""
+    memory_mb: int = Field(1024, ge=64)
+    """Memory limit of a program."""
+    partial: bool = False
+    """Reward the share of passed tests. Otherwise only all tests give 1."""
+    processes: int = Field(4, ge=1, le=256)
+    """Maximum number of concurrent sandboxes."""
 
 
 SECONDS_TO_START = 30.0

@@ -25,11 +25,9 @@ from rllm_core.schema.section import Choice, Names
 class BySourceParams(Params):
     """Options of the teacher ``by_source``."""
 
-    teachers: Annotated[dict[str, Choice], Names("teacher")] = Field(
-        min_length=1,
-        description="A teacher for each data source of the tasks: a name, or a mapping with a name and options. For "
-        "example `{math: {name: model, path: ./math}, code: policy:Be brief.}`.",
-    )
+    teachers: Annotated[dict[str, Choice], Names("teacher")] = Field(min_length=1)
+    """A teacher for each data source of the tasks: a name, or a mapping with a name and options. For example `{math:
+    {name: model, path: ./math}, code: policy:Be brief.}`."""
 
 
 KEY = "rllm.teacher.teachers"

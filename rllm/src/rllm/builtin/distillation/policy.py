@@ -19,10 +19,8 @@ from rllm_core.errors import RolloutError
 class PolicyParams(Params):
     """Options of the teacher ``policy``."""
 
-    prompt: str = Field(
-        description="Text that only the teacher reads: a system message, or the start of the prompt's system message.",
-        min_length=1,
-    )
+    prompt: str = Field(min_length=1)
+    """Text that only the teacher reads: a system message, or the start of the prompt's system message."""
 
 
 class PolicyTeacher:

@@ -20,14 +20,18 @@ from rllm_core.errors import BackendError, ConfigError
 class ServerParams(Params):
     """Options of the teacher ``server``."""
 
-    url: str = Field(description="Address of the server, with `/v1`.", pattern="^https?://.")
-    model: str | None = Field(None, description="Name of the model at the server. null: the only model that it lists.")
-    api_key_env: str = Field(
-        "RLLM_API_KEY", description="Environment variable with the API key. It is sent if it is set, and never stored."
-    )
-    max_concurrency: int = Field(32, gt=0, description="Maximum number of concurrent requests.")
-    timeout: float = Field(600.0, gt=0, description="Seconds that one request may take.")
-    retries: int = Field(5, ge=0, description="Number of retries after status 429 or 5xx, or a lost connection.")
+    url: str = Field(pattern="^https?://.")
+    """Address of the server, with `/v1`."""
+    model: str | None = None
+    """Name of the model at the server. null: the only model that it lists."""
+    api_key_env: str = "RLLM_API_KEY"
+    """Environment variable with the API key. It is sent if it is set, and never stored."""
+    max_concurrency: int = Field(32, gt=0)
+    """Maximum number of concurrent requests."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds that one request may take."""
+    retries: int = Field(5, ge=0)
+    """Number of retries after status 429 or 5xx, or a lost connection."""
 
 
 SECONDS_TO_WAIT = 1.0

@@ -24,26 +24,21 @@ from rllm_core.pipeline.metrics import advantage_metrics
 class DistillParams(Params):
     """Options of the stage ``distill``."""
 
-    weight: float = Field(1.0, gt=0, description="Factor of the teacher's part of each advantage.")
+    weight: float = Field(1.0, gt=0)
+    """Factor of the teacher's part of each advantage."""
 
 
 class TopkKlParams(Params):
     """Options of the stage ``topk_kl``."""
 
-    k: int | None = Field(
-        20,
-        gt=0,
-        description="Number of the teacher's likeliest tokens at each position. null: the whole vocabulary, which only "
-        "the teacher `model` has.",
-    )
-    beta: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="The divergence. 0: forward KL (teacher to policy). 1: reverse KL (policy to teacher). Between: "
-        "generalized Jensen-Shannon divergence.",
-    )
-    weight: float = Field(1.0, gt=0, description="Factor of the mean divergence in the loss.")
+    k: int | None = Field(20, gt=0)
+    """Number of the teacher's likeliest tokens at each position. null: the whole vocabulary, which only the teacher
+    `model` has."""
+    beta: float = Field(0.5, ge=0, le=1)
+    """The divergence. 0: forward KL (teacher to policy). 1: reverse KL (policy to teacher). Between: generalized
+    Jensen-Shannon divergence."""
+    weight: float = Field(1.0, gt=0)
+    """Factor of the mean divergence in the loss."""
 
 
 class Distill:

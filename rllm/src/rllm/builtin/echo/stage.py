@@ -17,13 +17,11 @@ from rllm_core.data.batch import TokenBatch
 class EchoParams(Params):
     """Options of the stage ``echo``."""
 
-    weight: float = Field(0.1, gt=0, description="Factor of the mean of -log p over the observation tokens.")
-    roles: tuple[str, ...] = Field(
-        ("user", "tool"),
-        min_length=1,
-        description="Roles of the messages to predict. The tokens between two responses are trained if all messages "
-        "between them have such a role.",
-    )
+    weight: float = Field(0.1, gt=0)
+    """Factor of the mean of -log p over the observation tokens."""
+    roles: tuple[str, ...] = Field(("user", "tool"), min_length=1)
+    """Roles of the messages to predict. The tokens between two responses are trained if all messages between them have
+    such a role."""
 
 
 class Echo:

@@ -13,26 +13,26 @@ class _Section(BaseModel):
 
 
 class EndpointSection(_Section):
-    url: str = Field("http://127.0.0.1:8000/v1", description="Address of the server, including `/v1`.")
-    model: str | None = Field(None, description="Name of the model at the server. null: the only model that it lists.")
-    api_key_env: str = Field(
-        "RLLM_API_KEY", description="Environment variable with the API key. It is sent if it is set, and never stored."
-    )
-    max_concurrency: int = Field(32, gt=0, description="Maximum number of concurrent requests.")
-    timeout: float = Field(600.0, gt=0, description="Seconds that one request may take.")
-    retries: int = Field(
-        5, ge=0, description="Number of retries after status 429 or 5xx, a timeout or a lost connection."
-    )
-    backoff: float = Field(
-        1.0, ge=0, description="Seconds before the first retry. The wait doubles for each later retry."
-    )
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
-        "max_tokens", description="Request field for the token limit. OpenAI's newer models need the second."
-    )
-    send_seed: bool = Field(True, description="Send a `seed` with requests. Some servers reject it.")
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Additional fields of every request, such as `{reasoning_effort: low}`."
-    )
+    url: str = "http://127.0.0.1:8000/v1"
+    """Address of the server, including `/v1`."""
+    model: str | None = None
+    """Name of the model at the server. null: the only model that it lists."""
+    api_key_env: str = "RLLM_API_KEY"
+    """Environment variable with the API key. It is sent if it is set, and never stored."""
+    max_concurrency: int = Field(32, gt=0)
+    """Maximum number of concurrent requests."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds that one request may take."""
+    retries: int = Field(5, ge=0)
+    """Number of retries after status 429 or 5xx, a timeout or a lost connection."""
+    backoff: float = Field(1.0, ge=0)
+    """Seconds before the first retry. The wait doubles for each later retry."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Request field for the token limit. OpenAI's newer models need the second."""
+    send_seed: bool = True
+    """Send a `seed` with requests. Some servers reject it."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Additional fields of every request, such as `{reasoning_effort: low}`."""
 
     @field_validator("url")
     @classmethod

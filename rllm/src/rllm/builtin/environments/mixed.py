@@ -21,11 +21,9 @@ from rllm_core.plugins.registry import Registry
 
 
 class MixedEnvironmentParams(Params):
-    environments: dict[str, float | dict[str, Any]] = Field(
-        min_length=1,
-        description="Environments by name. Each value is the environment's ratio in a batch, or its options with the "
-        "ratio, such as {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`.",
-    )
+    environments: dict[str, float | dict[str, Any]] = Field(min_length=1)
+    """Environments by name. Each value is the environment's ratio in a batch, or its options with the ratio, such as
+    {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`."""
 
 
 KEY = "rllm.env.env_args.environments"

@@ -14,18 +14,18 @@ from rllm_core.data.types import Task
 
 
 class GuessParams(Params):
-    prompt: str = Field(
+    prompt: str = (
         "I am thinking of a whole number from 0 to 15. You have five guesses. "
-        "I answer each with lower, higher or correct. Reply with a number only.",
-        description="The first message to the player.",
+        "I answer each with lower, higher or correct. Reply with a number only."
     )
+    """The first message to the player."""
 
 
 class SumParams(Params):
-    largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
-    prompt: str = Field(
-        "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
-    )
+    largest: int = Field(9, gt=0)
+    """Maximum of the two numbers. The minimum is 0."""
+    prompt: str = "What is {a} plus {b}? Reply with a number only."
+    """The question. {a} and {b} are the numbers."""
 
 
 NUMBERS = 16

@@ -28,12 +28,10 @@ JUDGE_PROMPT = "{task}\n{answers}\nWhich answer is right? Reply with its number 
 
 
 class SolverJudgeParams(Params):
-    n_solvers: int = Field(2, gt=0, description="Number of answers that the judge picks from.")
-    judge_prompt: str = Field(
-        JUDGE_PROMPT,
-        pattern=r"\{answers\}",
-        description="Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers.",
-    )
+    n_solvers: int = Field(2, gt=0)
+    """Number of answers that the judge picks from."""
+    judge_prompt: str = Field(JUDGE_PROMPT, pattern=r"\{answers\}")
+    """Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers."""
 
 
 class SolverJudge(Workflow):

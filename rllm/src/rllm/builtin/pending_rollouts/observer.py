@@ -29,12 +29,9 @@ from rllm_record.run_files import short_path
 class PendingRolloutsParams(Params):
     """Options of the observer `pending_rollouts`."""
 
-    slow_after: float = Field(
-        8.0,
-        gt=0,
-        description="Minimum number of seconds until a wait is slow. A slow wait is also longer than ten times the "
-        "median of finished waits for the same part.",
-    )
+    slow_after: float = Field(8.0, gt=0)
+    """Minimum number of seconds until a wait is slow. A slow wait is also longer than ten times the median of finished
+    waits for the same part."""
 
 
 PAUSE = 1.0

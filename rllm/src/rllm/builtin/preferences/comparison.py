@@ -25,12 +25,14 @@ from rllm_core.pipeline.batch_checks import check_old_logprobs
 class PreferParams(Params):
     """Options of the stage ``prefer``."""
 
-    loss: Literal["dpo", "ipo", "kto"] = Field(
-        "dpo", description="Loss. `dpo` and `ipo` compare two completions. `kto` needs one completion with a label."
-    )
-    beta: float = Field(0.1, gt=0, description="Strength with which the model stays near the reference model.")
-    desirable_weight: float = Field(1.0, ge=0, description="Weight of good completions in `kto`.")
-    undesirable_weight: float = Field(1.0, ge=0, description="Weight of bad completions in `kto`.")
+    loss: Literal["dpo", "ipo", "kto"] = "dpo"
+    """Loss. `dpo` and `ipo` compare two completions. `kto` needs one completion with a label."""
+    beta: float = Field(0.1, gt=0)
+    """Strength with which the model stays near the reference model."""
+    desirable_weight: float = Field(1.0, ge=0)
+    """Weight of good completions in `kto`."""
+    undesirable_weight: float = Field(1.0, ge=0)
+    """Weight of bad completions in `kto`."""
 
 
 class RewardModelParams(RowParams):
@@ -38,12 +40,8 @@ class RewardModelParams(RowParams):
 
     loss: ClassVar[Literal["reward_model"]] = "reward_model"
 
-    center_rewards_coefficient: float | None = Field(
-        None,
-        ge=0,
-        description="Weight of the squared sum of a pair's scores in the loss, so that the mean score stays near 0. "
-        "null: 0.",
-    )
+    center_rewards_coefficient: float | None = Field(None, ge=0)
+    """Weight of the squared sum of a pair's scores in the loss, so that the mean score stays near 0. null: 0."""
 
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})

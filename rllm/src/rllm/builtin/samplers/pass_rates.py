@@ -21,25 +21,22 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class PassRateParams(Params):
     """Options of samplers that store pass rates of tasks."""
 
-    memory: float = Field(
-        0.5,
-        ge=0,
-        lt=1,
-        description="Weight of a task's earlier rollouts when new results arrive. 0: only the latest results apply.",
-    )
-    key: str | None = Field(
-        None,
-        min_length=1,
-        description="Column of the tasks' data, such as `level`. Tasks with the same value share one pass rate. "
-        "null: each task has its own.",
-    )
+    memory: float = Field(0.5, ge=0, lt=1)
+    """Weight of a task's earlier rollouts when new results arrive. 0: only the latest results apply."""
+    key: str | None = Field(None, min_length=1)
+    """Column of the tasks' data, such as `level`. Tasks with the same value share one pass rate. null: each task has
+    its own."""
 
 
 class DifficultyParams(PassRateParams):
-    easy: Share = Field(0.9, description="Tasks with at least this pass rate are in the pool `easy`.")
-    hard: Share = Field(0.1, description="Tasks with at most this pass rate are in the pool `hard`.")
-    easy_share: Share = Field(0.1, description="Share of a batch that comes from the pool `easy`.")
-    hard_share: Share = Field(0.1, description="Share of a batch that comes from the pool `hard`.")
+    easy: Share = 0.9
+    """Tasks with at least this pass rate are in the pool `easy`."""
+    hard: Share = 0.1
+    """Tasks with at most this pass rate are in the pool `hard`."""
+    easy_share: Share = 0.1
+    """Share of a batch that comes from the pool `easy`."""
+    hard_share: Share = 0.1
+    """Share of a batch that comes from the pool `hard`."""
 
     @model_validator(mode="after")
     def _check_fit(self) -> Self:
@@ -51,7 +48,8 @@ class DifficultyParams(PassRateParams):
 
 
 class ThompsonParams(PassRateParams):
-    target: Share = Field(0.5, description="Preferred pass rate. At 0.5, rollouts of a task differ the most.")
+    target: Share = 0.5
+    """Preferred pass rate. At 0.5, rollouts of a task differ the most."""
 
 
 def read_column(tasks: Sequence[Task], key: str) -> list[Any]:

@@ -18,22 +18,25 @@ from rllm_core.seeding import derive_seed
 
 
 class DropSolvedParams(Params):
-    bound: float = Field(0.9, gt=0, le=1, description="Drop a task when its pass rate in one batch is at least this.")
+    bound: float = Field(0.9, gt=0, le=1)
+    """Drop a task when its pass rate in one batch is at least this."""
 
 
 class LevelsParams(Params):
-    key: str = Field("level", min_length=1, description="Column of the tasks' data that contains the level, a number.")
-    solved: float = Field(0.9, gt=0, le=1, description="Pass rate of the highest open level that opens the next level.")
-    tasks: int = Field(8, gt=0, description="Number of tasks at the highest open level whose results decide.")
-    window: int = Field(4, gt=0, description="Number of open levels. Levels further below are closed.")
+    key: str = Field("level", min_length=1)
+    """Column of the tasks' data that contains the level, a number."""
+    solved: float = Field(0.9, gt=0, le=1)
+    """Pass rate of the highest open level that opens the next level."""
+    tasks: int = Field(8, gt=0)
+    """Number of tasks at the highest open level whose results decide."""
+    window: int = Field(4, gt=0)
+    """Number of open levels. Levels further below are closed."""
 
 
 class MixedSamplerParams(Params):
-    ratios: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict,
-        description="Ratios between data sources, such as {math: 3, code: 1}. A source without an entry has the ratio "
-        "of its environment, or 1.",
-    )
+    ratios: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Ratios between data sources, such as {math: 3, code: 1}. A source without an entry has the ratio of its
+    environment, or 1."""
 
 
 def shuffle_positions(tasks: int, seed: int, *place: str | int) -> NDArray[np.int64]:

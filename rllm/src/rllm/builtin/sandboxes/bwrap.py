@@ -44,11 +44,9 @@ APPARMOR = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 class BwrapParams(Params):
     """Options of the sandbox ``bwrap``."""
 
-    readable: list[str] = Field(
-        default_factory=list,
-        description="More directories of this machine that commands may read, under the same path. The subdirectory "
-        "`bin` of each is added to PATH. For example the virtual environment of an agent.",
-    )
+    readable: list[str] = Field(default_factory=list)
+    """More directories of this machine that commands may read, under the same path. The subdirectory `bin` of each is
+    added to PATH. For example the virtual environment of an agent."""
 
 
 def check_bwrap(params: BwrapParams) -> None:

@@ -38,19 +38,13 @@ from rllm_core.errors import ConfigError, PluginError
 class ContainerParams(Params):
     """Options of the sandboxes ``docker`` and ``podman``."""
 
-    image: str = Field(
-        "python:3.12",
-        description="Image of the containers. It needs sh, find, tar, bash for tests, and python3 for agents. It is "
-        "pulled if this machine has none.",
-    )
-    arguments: list[str] = Field(
-        default_factory=list,
-        description="More arguments of `docker run` or `podman run`, such as [--storage-opt, size=1G].",
-    )
-    readable: list[str] = Field(
-        default_factory=list,
-        description="Directories of this machine that commands may read, under the same path.",
-    )
+    image: str = "python:3.12"
+    """Image of the containers. It needs sh, find, tar, bash for tests, and python3 for agents. It is pulled if this
+    machine has none."""
+    arguments: list[str] = Field(default_factory=list)
+    """More arguments of `docker run` or `podman run`, such as [--storage-opt, size=1G]."""
+    readable: list[str] = Field(default_factory=list)
+    """Directories of this machine that commands may read, under the same path."""
 
 
 def check_container(program: str, params: ContainerParams) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rllm.rows.example import Conversation, PlainText
 from rllm.rows.hidden_parts import check_visible_parts, form_of, hidden_part
@@ -23,11 +22,9 @@ from rllm_core.rollout.template_renderer import REASONING_MARKS
 class ExamplesParams(RowParams):
     """Options of the stages ``examples`` and ``preferences``."""
 
-    train_on: Literal["assistant", "last", "all"] = Field(
-        "assistant",
-        description="Trained tokens of a row. `assistant`: all assistant messages, or the completion. `last`: the last "
-        "assistant message. `all`: every token.",
-    )
+    train_on: Literal["assistant", "last", "all"] = "assistant"
+    """Trained tokens of a row. `assistant`: all assistant messages, or the completion. `last`: the last assistant
+    message. `all`: every token."""
 
 
 Ids = NDArray[np.int32]

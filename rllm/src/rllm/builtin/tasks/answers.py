@@ -21,12 +21,9 @@ Deadline = Annotated[float, Field(gt=0, le=60)]
 class AnswerParams(Params):
     """Options of rewards that compare a reply with a column."""
 
-    column: str = Field(
-        "answer",
-        min_length=1,
-        description="Column with the answer, or a list of right answers. Use dots for nested keys, such as "
-        "reward_model.ground_truth.",
-    )
+    column: str = Field("answer", min_length=1)
+    """Column with the answer, or a list of right answers. Use dots for nested keys, such as reward_model.ground_truth.
+    """
 
 
 Answer = str | int | float | Decimal

@@ -25,9 +25,8 @@ from rllm_core.data.messages import Response
 class ChoiceParams(AnswerParams):
     """Options of ``choice``."""
 
-    letters: str = Field(
-        "ABCDE", pattern="^[A-Z]{2,26}$", description="Option letters. An integer in the column is an index from 0."
-    )
+    letters: str = Field("ABCDE", pattern="^[A-Z]{2,26}$")
+    """Option letters. An integer in the column is an index from 0."""
 
 
 ONLY = re.compile(r"[\W_]*(?:\\(?:boxed|text|textbf|mathbf)\{[\W_]*)*([A-Za-z])[\W_]*")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from rllm.builtin.tasks.answers import Answer, AnswerParams, AnswerReward, as_text, right_or_wrong
 from rllm.builtin.tasks.final_answers import remove_reasoning
 from rllm_core.contracts.reward import Score
@@ -16,7 +14,8 @@ from rllm_core.data.messages import Response
 class ExactParams(AnswerParams):
     """Options of ``exact``."""
 
-    ignore_case: bool = Field(True, description="Ignore the difference between upper and lower case.")
+    ignore_case: bool = True
+    """Ignore the difference between upper and lower case."""
 
 
 class Exact(AnswerReward):

@@ -57,47 +57,45 @@ def _leaves_out(body: dict[str, Any]) -> dict[str, Any]:
 class JudgeParams(Params):
     """Options of ``judge``."""
 
-    url: Annotated[str, AfterValidator(_is_address)] = Field(
-        description="Base URL of an OpenAI-compatible API, up to /v1. Requests go to URL/chat/completions."
-    )
-    model: str = Field(min_length=1, description="Name of the judge model at this API.")
-    prompt: Annotated[str, AfterValidator(_has_the_response)] = Field(
-        PROMPT,
-        description="Prompt for the judge, with {question}, {answer} and {response}. Other braces stay unchanged.",
-    )
-    system_prompt: str | None = Field(None, description="System message for the judge.")
-    column: str = Field("answer", min_length=1, description="Column for {answer}. Use dots for nested keys.")
-    read: Literal["yes_no", "number", "regex", "json"] = Field(
-        "yes_no",
-        description="Part of the judge's response that is the score: yes (1) or no (0) at its end, after 'verdict:' or "
-        "at its start, a number, the last match of `pattern`, or `field` of the last JSON object. The number is after "
-        "'score', 'grade' or 'rating', before /`best` or 'out of' `best`, or the whole last line. A response with "
-        "several such numbers has no score.",
-    )
-    pattern: str | None = Field(
-        None, description=r"With read=regex: a group that matches a number, such as 'score: (\d+)'."
-    )
-    field: str | None = Field(
-        None, min_length=1, description="With read=json: key of the number, true or false. Use dots for nested keys."
-    )
-    worst: float = Field(0.0, description="Number that means reward 0. A number outside worst and best is no score.")
-    best: float = Field(1.0, description="Number that means reward 1.")
-    solved_from: float | None = Field(
-        None, gt=0, le=1, description="Minimum reward of a solved task. null: this reward does not report solved tasks."
-    )
-    api_key_env: str | None = Field(
-        None, pattern=r"^[A-Za-z_]\w*$", description="Environment variable with the API key. null: no key is sent."
-    )
+    url: Annotated[str, AfterValidator(_is_address)]
+    """Base URL of an OpenAI-compatible API, up to /v1. Requests go to URL/chat/completions."""
+    model: str = Field(min_length=1)
+    """Name of the judge model at this API."""
+    prompt: Annotated[str, AfterValidator(_has_the_response)] = PROMPT
+    """Prompt for the judge, with {question}, {answer} and {response}. Other braces stay unchanged."""
+    system_prompt: str | None = None
+    """System message for the judge."""
+    column: str = Field("answer", min_length=1)
+    """Column for {answer}. Use dots for nested keys."""
+    read: Literal["yes_no", "number", "regex", "json"] = "yes_no"
+    """Part of the judge's response that is the score: yes (1) or no (0) at its end, after 'verdict:' or at its start, a
+    number, the last match of `pattern`, or `field` of the last JSON object. The number is after 'score', 'grade' or
+    'rating', before /`best` or 'out of' `best`, or the whole last line. A response with several such numbers has no
+    score."""
+    pattern: str | None = None
+    r"""With read=regex: a group that matches a number, such as 'score: (\d+)'."""
+    field: str | None = Field(None, min_length=1)
+    """With read=json: key of the number, true or false. Use dots for nested keys."""
+    worst: float = 0.0
+    """Number that means reward 0. A number outside worst and best is no score."""
+    best: float = 1.0
+    """Number that means reward 1."""
+    solved_from: float | None = Field(None, gt=0, le=1)
+    """Minimum reward of a solved task. null: this reward does not report solved tasks."""
+    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_]\w*$")
+    """Environment variable with the API key. null: no key is sent."""
     body: Annotated[dict[str, Any], AfterValidator(_leaves_out)] = Field(
-        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
-        description="Additional fields of each request.",
+        default_factory=lambda: {"temperature": 0.0, "max_tokens": 512}
     )
-    timeout: float = Field(60.0, gt=0, le=600, description="Seconds that one request may take.")
-    retries: int = Field(4, ge=0, le=20, description="Number of retries after a temporary failure.")
-    backoff: float = Field(
-        1.0, ge=0, le=60, description="Seconds before the second try. The wait doubles before each later try."
-    )
-    concurrency: int = Field(16, gt=0, le=1024, description="Maximum number of responses judged at the same time.")
+    """Additional fields of each request."""
+    timeout: float = Field(60.0, gt=0, le=600)
+    """Seconds that one request may take."""
+    retries: int = Field(4, ge=0, le=20)
+    """Number of retries after a temporary failure."""
+    backoff: float = Field(1.0, ge=0, le=60)
+    """Seconds before the second try. The wait doubles before each later try."""
+    concurrency: int = Field(16, gt=0, le=1024)
+    """Maximum number of responses judged at the same time."""
 
     @property
     def asks_for_answer(self) -> bool:

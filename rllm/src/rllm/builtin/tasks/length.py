@@ -11,8 +11,10 @@ from rllm_core.contracts.reward import Rollout, Score
 class LengthParams(Params):
     """Options of ``length``."""
 
-    target: int = Field(gt=0, description="Number of tokens that a response should have.")
-    shorter_is_fine: bool = Field(False, description="Do not penalize responses below the target.")
+    target: int = Field(gt=0)
+    """Number of tokens that a response should have."""
+    shorter_is_fine: bool = False
+    """Do not penalize responses below the target."""
 
 
 class Length:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from pydantic import Field
-
 from rllm.builtin.tasks.answers import (
     Answer,
     AnswerParams,
@@ -30,7 +28,8 @@ from rllm_serving.line_process import DiedError
 class MathParams(AnswerParams):
     """Options of ``math``."""
 
-    deadline: Deadline = Field(5.0, description="Seconds that one comparison may take before it is killed.")
+    deadline: Deadline = 5.0
+    """Seconds that one comparison may take before it is killed."""
 
 
 MOST_WORKERS = 8

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from rllm.builtin.tasks.answers import Answer, AnswerParams, AnswerReward, Deadline, as_text, right_or_wrong
 from rllm.builtin.tasks.bounded_regex import SlowPatternError, last_group, matches_whole
@@ -35,20 +35,20 @@ Pattern = Annotated[str, AfterValidator(_compiles)]
 class RegexParams(AnswerParams):
     """Options of ``regex``."""
 
-    pattern: Annotated[Pattern, AfterValidator(_has_a_group)] = Field(
-        description=r"Pattern to find, such as 'answer is (\d+)'. The first group of the last match is the answer."
-    )
-    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
+    pattern: Annotated[Pattern, AfterValidator(_has_a_group)]
+    r"""Pattern to find, such as 'answer is (\d+)'. The first group of the last match is the answer."""
+    deadline: Deadline = 5.0
+    """Seconds that one match may take before it is killed."""
 
 
 class FormatParams(Params):
     """Options of ``format``."""
 
-    pattern: Pattern = Field(
-        description="Pattern that the whole response must match, including its reasoning. White space around it is "
-        "ignored. A dot matches line breaks too."
-    )
-    deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
+    pattern: Pattern
+    """Pattern that the whole response must match, including its reasoning. White space around it is ignored. A dot
+    matches line breaks too."""
+    deadline: Deadline = 5.0
+    """Seconds that one match may take before it is killed."""
 
 
 class Regex(AnswerReward):

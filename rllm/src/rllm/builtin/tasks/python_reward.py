@@ -33,17 +33,13 @@ def _is_in_a_file(function: str) -> str:
 class PythonParams(Params):
     """Options of ``python``."""
 
-    function: Annotated[str, AfterValidator(_is_in_a_file)] = Field(description="File and function: rewards.py:score.")
-    deadline: float = Field(
-        60.0, gt=0, le=3600, description="Seconds that a call may take for each of its rollouts before it is killed."
-    )
-    processes: int = Field(
-        8,
-        ge=0,
-        le=256,
-        description="Maximum number of processes that call a plain function. Each starts on demand. 0: use threads of "
-        "the run, which cannot be killed. The run itself awaits coroutine functions.",
-    )
+    function: Annotated[str, AfterValidator(_is_in_a_file)]
+    """File and function: rewards.py:score."""
+    deadline: float = Field(60.0, gt=0, le=3600)
+    """Seconds that a call may take for each of its rollouts before it is killed."""
+    processes: int = Field(8, ge=0, le=256)
+    """Maximum number of processes that call a plain function. Each starts on demand. 0: use threads of the run, which
+    cannot be killed. The run itself awaits coroutine functions."""
 
 
 def python_reward(params: PythonParams) -> Any:

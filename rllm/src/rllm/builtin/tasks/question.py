@@ -23,21 +23,14 @@ COLUMN = r"\{[A-Za-z_]\w*\}"
 class QuestionParams(Params):
     """Options of ``question``."""
 
-    prompt: str | None = Field(
-        None,
-        min_length=1,
-        description="Column with the prompt, which is text or a list of chat messages. null: the first of prompt, "
-        "question, problem and messages that a task has.",
-    )
-    system_prompt: str | None = Field(
-        None, description="System message. It replaces a system message at the start of the prompt's messages."
-    )
-    template: str | None = Field(
-        None,
-        pattern=COLUMN,
-        description="Prompt with columns in braces, such as '{question} Answer with a number.'. Braces of LaTeX "
-        r"commands, such as \boxed{answer}, stay unchanged. Write {{x}} for {x}.",
-    )
+    prompt: str | None = Field(None, min_length=1)
+    """Column with the prompt, which is text or a list of chat messages. null: the first of prompt, question, problem
+    and messages that a task has."""
+    system_prompt: str | None = None
+    """System message. It replaces a system message at the start of the prompt's messages."""
+    template: str | None = Field(None, pattern=COLUMN)
+    r"""Prompt with columns in braces, such as '{question} Answer with a number.'. Braces of LaTeX commands, such as
+    \boxed{answer}, stay unchanged. Write {{x}} for {x}."""
 
 
 def check_question(params: QuestionParams) -> None:

@@ -27,10 +27,10 @@ from rllm_core.notices import one_line, warn_once
 class TaskDirectoriesParams(Params):
     """Options of ``tasks``."""
 
-    directory: str = Field(
-        min_length=1, description="Directory with one task, or with one subdirectory per task, to train on."
-    )
-    val_directory: str | None = Field(None, min_length=1, description="The same for tasks to validate on.")
+    directory: str = Field(min_length=1)
+    """Directory with one task, or with one subdirectory per task, to train on."""
+    val_directory: str | None = Field(None, min_length=1)
+    """The same for tasks to validate on."""
 
 
 TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"

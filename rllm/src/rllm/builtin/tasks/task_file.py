@@ -23,16 +23,13 @@ DEFAULT_ID_KEY = "id"
 class TaskFileParams(Params):
     """Options of ``jsonl``."""
 
-    path: str = Field(min_length=1, description="File with one JSON object per line, which is the data of one task.")
-    id_key: str = Field(
-        DEFAULT_ID_KEY, description="Field with the task's id. If no line has this field, ids are line numbers."
-    )
-    data_source: str | None = Field(
-        None,
-        min_length=1,
-        description="Name of the tasks in validation tables. null: each line's `data_source`, or the file's name "
-        "without its suffix.",
-    )
+    path: str = Field(min_length=1)
+    """File with one JSON object per line, which is the data of one task."""
+    id_key: str = DEFAULT_ID_KEY
+    """Field with the task's id. If no line has this field, ids are line numbers."""
+    data_source: str | None = Field(None, min_length=1)
+    """Name of the tasks in validation tables. null: each line's `data_source`, or the file's name without its suffix.
+    """
 
 
 def read_tasks(params: TaskFileParams) -> Sequence[Task]:

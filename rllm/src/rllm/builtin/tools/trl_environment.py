@@ -20,10 +20,8 @@ from rllm_core.errors import ConfigError
 class TrlEnvironmentParams(QuestionParams):
     """Options of ``trl``."""
 
-    factory: str = Field(
-        min_length=1,
-        description="Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools.",
-    )
+    factory: str = Field(min_length=1)
+    """Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools."""
 
 
 KEY = "rllm.env.env_args.factory"

@@ -21,13 +21,10 @@ from rllm_core.rollout.workflows import MultiTurnWorkflow
 class ToolCallingParams(AgentWorkflowParams):
     """Options of ``tool_calling``."""
 
-    tools: list[str] = Field(
-        default_factory=list,
-        description="Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools.",
-    )
-    tool_timeout: float = Field(
-        30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
-    )
+    tools: list[str] = Field(default_factory=list)
+    """Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools."""
+    tool_timeout: float = Field(30.0, gt=0)
+    """Maximum number of seconds for one call. The model gets an error if a call exceeds it."""
 
 
 CALLS = "tool_calls"

@@ -17,8 +17,10 @@ from rllm_core.data.types import Episode, Trajectory
 class EpisodeTableParams(Params):
     """Options of trackers that show a table of a few trajectories."""
 
-    episodes: int = Field(4, ge=0, description="Number of trajectories in a step's table. 0: no table.")
-    episodes_every: int = Field(10, ge=1, description="Number of steps between tables.")
+    episodes: int = Field(4, ge=0)
+    """Number of trajectories in a step's table. 0: no table."""
+    episodes_every: int = Field(10, ge=1)
+    """Number of steps between tables."""
 
 
 TAG = "episodes"

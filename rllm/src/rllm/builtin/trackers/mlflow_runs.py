@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 
 class MlflowParams(Params):
-    tracking_uri: str | None = Field(
-        None,
-        min_length=1,
-        description="Address of a tracking server, or a database such as sqlite:///mlflow.db. null: the value of the "
-        "variable MLFLOW_TRACKING_URI, or mlflow.db in the run directory.",
-    )
+    tracking_uri: str | None = Field(None, min_length=1)
+    """Address of a tracking server, or a database such as sqlite:///mlflow.db. null: the value of the variable
+    MLFLOW_TRACKING_URI, or mlflow.db in the run directory."""
 
 
 ID_FILE = "mlflow_run_id"

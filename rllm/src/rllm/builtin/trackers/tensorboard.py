@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 
 class TensorboardParams(EpisodeTableParams):
-    directory: str | None = Field(
-        None, min_length=1, description="Directory of the event files, relative to the run. null: tensorboard."
-    )
+    directory: str | None = Field(None, min_length=1)
+    """Directory of the event files, relative to the run. null: tensorboard."""
 
     @field_validator("directory")
     @classmethod

@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import Field
-
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.params import Params
 from rllm_core.contracts.tracker import TrackedRun
@@ -23,7 +21,8 @@ T = TypeVar("T")
 
 
 class TrackioParams(Params):
-    group: str | None = Field(None, description="Group of the run in Trackio.")
+    group: str | None = None
+    """Group of the run in Trackio."""
 
 
 ID_FILE = "trackio_run_id"

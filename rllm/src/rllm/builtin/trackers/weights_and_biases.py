@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 class WeightsAndBiasesParams(EpisodeTableParams):
     # The default is 0, because text may leave this machine only if the user requests it.
-    episodes: int = Field(0, ge=0, description="Number of trajectories in a step's table. 0: no table and no text.")
-    mode: Literal["online", "offline", "disabled"] | None = Field(
-        None, description="Mode of W&B. null: the value of the variable WANDB_MODE, or online."
-    )
-    entity: str | None = Field(None, description="User or team that owns the run. null: the account's default.")
-    tags: tuple[str, ...] = Field((), description="Tags of the run.")
-    group: str | None = Field(None, description="Group of the run in W&B.")
+    episodes: int = Field(0, ge=0)
+    """Number of trajectories in a step's table. 0: no table and no text."""
+    mode: Literal["online", "offline", "disabled"] | None = None
+    """Mode of W&B. null: the value of the variable WANDB_MODE, or online."""
+    entity: str | None = None
+    """User or team that owns the run. null: the account's default."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    group: str | None = None
+    """Group of the run in W&B."""
 
 
 ID_FILE = "wandb_run_id"

@@ -20,14 +20,13 @@ from rllm_core.rollout.workflows import MultiTurnWorkflow
 class TreeParams(AgentWorkflowParams):
     """Options of the workflow ``tree``: its size and its forks."""
 
-    leaves: int = Field(10, gt=0, description="Maximum number of leaves of a tree. Each leaf is a trajectory.")
-    branches: int = Field(2, gt=1, description="Number of continuations of a fork, while the leaves last.")
-    fork_surprisal: float | None = Field(
-        None,
-        gt=0,
-        description="Fork after a sampled token whose negative log-prob is at least this number of nats. null means: "
-        "fork before each turn after the first.",
-    )
+    leaves: int = Field(10, gt=0)
+    """Maximum number of leaves of a tree. Each leaf is a trajectory."""
+    branches: int = Field(2, gt=1)
+    """Number of continuations of a fork, while the leaves last."""
+    fork_surprisal: float | None = Field(None, gt=0)
+    """Fork after a sampled token whose negative log-prob is at least this number of nats. null means: fork before each
+    turn after the first."""
 
 
 class TreeWorkflow(Workflow):

@@ -26,15 +26,11 @@ from rllm_core.notices import say, warn_once
 class WeightCheckParams(Params):
     """Options of the observer `weight_check`."""
 
-    on_difference: Literal["stop", "warn"] = Field(
-        "stop", description="Stop the run with an error, or warn and continue, if a sampler has other weights."
-    )
-    every: int | None = Field(
-        None,
-        ge=1,
-        description="Check each weight version that is a multiple of this number. null: check versions 0 and 1, and "
-        "then check so rarely that checks cost at most about 1 % of the compute.",
-    )
+    on_difference: Literal["stop", "warn"] = "stop"
+    """Stop the run with an error, or warn and continue, if a sampler has other weights."""
+    every: int | None = Field(None, ge=1)
+    """Check each weight version that is a multiple of this number. null: check versions 0 and 1, and then check so
+    rarely that checks cost at most about 1 % of the compute."""
 
 
 ROWS, PROMPT, FORCED = 2, 8, 64
