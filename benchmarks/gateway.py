@@ -38,7 +38,7 @@ from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.plugins import resolve
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
 from rllm_gateway.sampling.link_trainer import TrainerLink
@@ -280,7 +280,7 @@ async def start(directory: Path | None) -> None:
     tokenizer = build_tokenizer() if directory is None else AutoTokenizer.from_pretrained(directory)
     setup = RendererSetup(name="./measured", tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
     for name in ("rllm-core/template", "rllm-renderers/auto"):
-        chosen = PluginChoice(registered=resolve("renderer", name), params=RendererParams())
+        chosen = PluginChoice(registered=resolve("renderer", name), params=TemplateParams())
         run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
         with tempfile.TemporaryDirectory() as place:
             renderer = make_renderer(run, setup)

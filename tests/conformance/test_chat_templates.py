@@ -10,7 +10,7 @@ from expecting import expect_error
 
 from rllm_backend_kit.renderers import check_reads_back, check_tool_calls
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_renderers.auto import make_auto
 
 WORKING = {"llama3_1", "llama3_2", "qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"}
@@ -55,7 +55,7 @@ def test_auto_extends_rows_exactly_without_reasoning(path: Path) -> None:
     if path.stem in UNREADABLE | THINKING_PROMPTS:
         return
     setup = setup_of(path)
-    renderer = make_auto(setup, RendererParams())
+    renderer = make_auto(setup, TemplateParams())
     prompt, then = renderer.prompt([USER]).tolist(), renderer.prompt([USER, ANSWER, NEXT]).tolist()
     if then[: len(prompt)] != prompt:
         pytest.skip("prompts begin a thought")

@@ -12,7 +12,7 @@ from expecting import expect_error
 from rllm_backend_kit.renderers import TOOLS, check_tool_calls
 from rllm_core.data.messages import ToolCall
 from rllm_core.errors import RolloutError
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 from rllm_renderers.auto import make_auto
@@ -38,7 +38,7 @@ FAMILY = pytest.mark.parametrize("name", FAMILIES)
 
 
 def _auto(name: str) -> Any:
-    return make_auto(setup_of(BY_NAME[name]), RendererParams())
+    return make_auto(setup_of(BY_NAME[name]), TemplateParams())
 
 
 @FAMILY

@@ -15,7 +15,7 @@ from programs import needs_program, skip_without_package
 
 from rllm_backend_kit.renderers import TOOLS
 from rllm_core.contracts.renderer import RendererSetup
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_renderers.auto import make_auto
 
@@ -59,7 +59,7 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
 @pytest.fixture
 def renderers(qwen3: RendererSetup) -> tuple[Any, Any]:
     """The renderers of the template and of the library."""
-    return TemplateRenderer(qwen3.tokenizer, qwen3.stop_ids), make_auto(qwen3, RendererParams())
+    return TemplateRenderer(qwen3.tokenizer, qwen3.stop_ids), make_auto(qwen3, TemplateParams())
 
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["plain", "tools"])

@@ -30,7 +30,7 @@ from rllm_core.data.messages import Message, Tool
 from rllm_core.data.types import Step, Task, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_renderers.auto import make_auto
 from rllm_renderers.choice import make_renderers
@@ -416,7 +416,7 @@ def _responses(messages: Sequence[Message]) -> list[int]:
 
 
 def _renderer(setup: RendererSetup) -> Renderer:
-    renderer = make_auto(setup, RendererParams())
+    renderer = make_auto(setup, TemplateParams())
     if isinstance(renderer, TemplateRenderer):
         check_reads_back(renderer, lambda: "")
     return renderer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.renderer import PlainTextRenderer, Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
+from rllm_core.notices import forget_warnings
 from rllm_core.plugins import resolve
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.tiny import build_tokenizer
@@ -124,7 +126,7 @@ def made(chosen: PluginChoice[Any] | None = None, **setup: Any) -> Renderer:
 
 
 def chosen(name: str) -> PluginChoice[Any]:
-    return PluginChoice(registered=resolve("renderer", name), params=RendererParams())
+    return PluginChoice(registered=resolve("renderer", name), params=TemplateParams())
 
 
 def test_another_process_renders_the_same_tokens(tmp_path: Path) -> None:
@@ -141,6 +143,21 @@ def test_chosen_renderer_is_found_by_its_qualified_name(tmp_path: Path, name: st
     save_renderer(renderer, tmp_path)
     assert json.loads((tmp_path / FILE).read_text())["plugin"] == name
     assert load_renderer(tmp_path).prompt(SAID).tolist() == renderer.prompt(SAID).tolist()
+
+
+@pytest.mark.parametrize("name", ["rllm-core/template", "rllm-renderers/auto"])
+def test_date_of_prompts_is_an_option(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    forget_warnings()
+    tokenizer = with_template(bytes_tokenizer(), "{{ strftime_now('%d %b %Y') }}" + CHATML)
+    params = TemplateParams(date=date(2024, 7, 26))
+    renderer = made(PluginChoice(registered=resolve("renderer", name), params=params), tokenizer=tokenizer)
+    assert capsys.readouterr().err == ""
+    assert renderer.text(renderer.prompt(SAID)).startswith("26 Jul 2024")
+    save_renderer(renderer, tmp_path)
+    assert load_renderer(tmp_path).prompt(SAID).tolist() == renderer.prompt(SAID).tolist()
+
+    made(chosen(name), tokenizer=tokenizer)
+    assert "rllm.renderer.date=" in capsys.readouterr().err
 
 
 def test_a_plugin_that_is_not_installed_is_named(tmp_path: Path) -> None:

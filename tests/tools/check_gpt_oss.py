@@ -34,12 +34,12 @@ def main(ranks: Path, template: Path) -> None:
 
     from rllm_backend_kit.renderers import TOOLS, check_tool_calls
     from rllm_core.contracts.renderer import RendererSetup
-    from rllm_core.rollout.options import RendererParams
+    from rllm_core.rollout.options import TemplateParams
     from rllm_renderers.auto import make_auto
 
     tokenizer = _tokenizer(vocabulary, data["pat_str"], template.read_text(encoding="utf-8"))
     stops = frozenset(tokenizer.convert_tokens_to_ids([*STOPS]))
-    renderer = make_auto(RendererSetup(name="./gpt-oss", tokenizer=tokenizer, stop_ids=stops), RendererParams())
+    renderer = make_auto(RendererSetup(name="./gpt-oss", tokenizer=tokenizer, stop_ids=stops), TemplateParams())
     check_tool_calls(renderer, "auto")
     call = (
         'I add.<|end|><|start|>assistant to=functions.add_numbers<|channel|>commentary<|message|>{"first": 1}<|call|>'

@@ -19,10 +19,10 @@ NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
     "rllm": (11_559, 11),
-    "rllm_core": (6_358, 14),
+    "rllm_core": (6_367, 14),
     "rllm_tinker": (1_654, 11),
     "rllm_verl": (4_001, 11),
-    "plugins/rllm_backend_kit": (1_561, 11),
+    "plugins/rllm_backend_kit": (1_568, 11),
     "plugins/rllm_data": (625, 12),
     "plugins/rllm_envs": (3_182, 16),
     "plugins/rllm_estimators": (1_232, 12),

@@ -17,7 +17,7 @@ from rllm_backend_kit.renderers import check_tool_calls
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message, Tool
 from rllm_core.errors import ConfigError
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import template_renderer
 
 SUPPORTED, REFUSED, WRONG = "supported", "refused", "silently wrong"
@@ -46,7 +46,7 @@ RESULTS = ("walrus one", "walrus two")
 def result(make: Any, path: Path) -> tuple[str, str]:
     """Return a renderer's result for a template, and the reason."""
     try:
-        renderer = make(setup_of(path), RendererParams())
+        renderer = make(setup_of(path), TemplateParams())
         check_tool_calls(renderer, "")
     except ConfigError as error:
         return REFUSED, error.message.partition("for this model: ")[2] or error.message

@@ -10,7 +10,7 @@ from expecting import expect_error
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit.small_model import STOP_ID, make_tokenizer
 from rllm_renderers.auto import make_auto
@@ -36,7 +36,7 @@ def test_hub_name_with_different_template_keeps_it(capsys: pytest.CaptureFixture
 
 
 def test_unknown_model_keeps_its_template() -> None:
-    assert isinstance(make_auto(setup(), RendererParams()), TemplateRenderer)
+    assert isinstance(make_auto(setup(), TemplateParams()), TemplateRenderer)
 
 
 def test_renderers_only_rejects_an_unknown_model() -> None:

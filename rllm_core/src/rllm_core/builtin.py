@@ -176,7 +176,7 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer. The default.",
-        load_params=load_from("rllm_core.rollout.options", "RendererParams"),
+        load_params=load_from("rllm_core.rollout.options", "TemplateParams"),
         load=load_from("rllm_core.rollout.template_renderer", "template_renderer"),
     )
 

@@ -17,7 +17,7 @@ from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.plugins import resolve
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import template_renderer
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _load_equal(form: dict[str, Any], tokenizer: Any) -> Renderer | None:
 
 def _make(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
     if form["plugin"] is None:
-        return template_renderer(setup, RendererParams())
+        return template_renderer(setup, TemplateParams())
     registered = resolve("renderer", form["plugin"])
     try:
         params = registered.plugin.params.model_validate(form["params"])

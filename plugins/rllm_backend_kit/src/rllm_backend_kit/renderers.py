@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rllm_backend_kit.portable_renderer import remember_origin
 from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError, PluginError
+from rllm_core.notices import warn_once
 from rllm_core.plugins import resolve
-from rllm_core.rollout.options import RendererParams
+from rllm_core.rollout.options import TemplateParams
 from rllm_core.rollout.template_renderer import TemplateRenderer, template_renderer
 
 if TYPE_CHECKING:
@@ -36,12 +38,17 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
     Raises:
         ConfigError: the renderer does not support this model, cannot read it, or does not support the run's settings.
     """
-    name, make, params = "template", template_renderer, RendererParams()
+    name, make, params = "template", template_renderer, TemplateParams()
     if run.renderer is not None:
         name, make, params = run.renderer.plugin.name, run.renderer.registered.load(), run.renderer.params
     renderer: Renderer = make(setup, params)
     if type(renderer) is TemplateRenderer:
         check_reads_back(renderer, partial(_another_renderer, setup))
+        if renderer.writes_current_date:
+            warn_once(
+                "the chat template writes the current date into prompts, so prompts change at midnight, also when you "
+                f"resume. To keep them: rllm.renderer.date={date.today()}"
+            )
     if run.config.rllm.accumulate_reasoning:
         check_reasoning_is_kept(renderer, name)
     if run.calls_tools:
@@ -53,7 +60,7 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
 def _another_renderer(setup: RendererSetup) -> str:
     """The renderer to choose if this model's chat template cannot be read."""
     try:
-        knows = not isinstance(resolve("renderer", AUTO_RENDERER).load()(setup, RendererParams()), TemplateRenderer)
+        knows = not isinstance(resolve("renderer", AUTO_RENDERER).load()(setup, TemplateParams()), TemplateRenderer)
     except PluginError:
         return "Install a renderer that knows more models: `pip install rllm-renderers`, and set rllm.renderer=auto."
     except ConfigError as error:

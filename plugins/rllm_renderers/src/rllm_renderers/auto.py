@@ -6,18 +6,18 @@ The import takes a second.
 from __future__ import annotations
 
 from rllm_core.contracts.renderer import Renderer, RendererSetup
-from rllm_core.rollout.options import RendererParams
-from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_core.rollout.options import TemplateParams
+from rllm_core.rollout.template_renderer import template_renderer
 
 
-def make_auto(setup: RendererSetup, params: RendererParams) -> Renderer:
+def make_auto(setup: RendererSetup, params: TemplateParams) -> Renderer:
     """Return the library's renderer if the library supports the model, else a renderer of the model's chat template."""
-    if _may_be_known(setup):
+    if params.date is None and _may_be_known(setup):
         from rllm_renderers.choice import make_known
 
         if (known := make_known(setup, params)) is not None:
             return known
-    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options, params.control_tokens)
+    return template_renderer(setup, params)
 
 
 def _may_be_known(setup: RendererSetup) -> bool:

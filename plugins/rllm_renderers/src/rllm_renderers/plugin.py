@@ -17,7 +17,7 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="auto",
         summary="The library renderers if it supports the model, else the model's chat template.",
-        load_params=load_from("rllm_core.rollout.options", "RendererParams"),
+        load_params=load_from("rllm_core.rollout.options", "TemplateParams"),
         load=load_from("rllm_renderers.auto", "make_auto"),
         alternatives=load_from("rllm_renderers.choice", "make_alternatives"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,12 +14,20 @@ ControlTokensInText = Literal["keep", "plain", "error"]
 
 
 class RendererParams(Params):
-    """Options of the renderers ``template`` and ``auto``."""
+    """Options of the renderers ``template``, ``auto`` and ``renderers``."""
 
     control_tokens: ControlTokensInText = "keep"
     """Outcome for control tokens of the model in the text of a prompt, such as `<|im_end|>`. `keep`: they keep their
     meaning, as in transformers. `plain`: they are plain text. `error`: the prompt is an error. Tool results and all
     messages after the first response are plain text."""
+
+
+class TemplateParams(RendererParams):
+    """Options of the renderers ``template`` and ``auto``."""
+
+    date: datetime.date | None = None
+    """Date that the chat template writes into prompts, such as `2026-12-01`. null: the current date. With a date,
+    `auto` uses the chat template."""
 
 
 class MathAgentParams(Params):

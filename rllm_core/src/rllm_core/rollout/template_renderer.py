@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os.path
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +23,7 @@ from rllm_core.rollout.control_tokens import RARE, ControlTokens, replace_surrog
 
 if TYPE_CHECKING:
     from rllm_core.contracts.renderer import RendererSetup
-    from rllm_core.rollout.options import ControlTokensInText, RendererParams
+    from rllm_core.rollout.options import ControlTokensInText, TemplateParams
 
 RESPONSE = "REPLYPLACEHOLDER"
 """Placeholder for the model's response, used to find the text that the template writes after a response."""
@@ -40,6 +41,9 @@ HISTORY = ({"role": "user", "content": "."}, {"role": "assistant", "content": RE
 TOKENS_AFTER_THINK = 4
 """Number of tokens at the end of a prompt in which the template's ``<think>`` is searched, including ``<think>``
 itself."""
+
+DATE_FUNCTION = "strftime_now"
+"""The function with which chat templates write the date, for example in Llama 3.2 and gpt-oss."""
 
 CLEANED_UP = 24
 """Number of characters at the end of a text that later characters may change, if the tokenizer removes spaces before
@@ -69,6 +73,7 @@ class TemplateRenderer:
         stop_ids: Iterable[int],
         template_options: Mapping[str, Any] | None = None,
         control_tokens: ControlTokensInText = "keep",
+        date: date | None = None,
     ) -> None:
         """Create the renderer of a model.
 
@@ -77,9 +82,14 @@ class TemplateRenderer:
             stop_ids: the tokens that end a response.
             template_options: options for the chat template, such as ``{"enable_thinking": False}``.
             control_tokens: see `RendererParams.control_tokens`.
+            date: see `TemplateParams.date`.
         """
         self.tokenizer = tokenizer
         self._template_options = dict(template_options or {})
+        self.writes_current_date = date is None and DATE_FUNCTION in str(getattr(tokenizer, "chat_template", ""))
+        """True if prompts of different days are different."""
+        if date is not None:
+            self._template_options[DATE_FUNCTION] = date.strftime
         self.stop_ids = frozenset(stop_ids)
         self.control_tokens = ControlTokens(tokenizer, self.stop_ids, control_tokens)
         self._prompt = lru_cache(maxsize=4096)(self._render_prompt)
@@ -339,9 +349,9 @@ class TemplateRenderer:
         return str(self.tokenizer.decode(np.frombuffer(token_ids, np.int32).tolist(), skip_special_tokens=True))
 
 
-def template_renderer(setup: RendererSetup, params: RendererParams) -> TemplateRenderer:
+def template_renderer(setup: RendererSetup, params: TemplateParams) -> TemplateRenderer:
     """Return a renderer with the chat template of the model's tokenizer. It is the plugin ``template``."""
-    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options, params.control_tokens)
+    return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options, params.control_tokens, params.date)
 
 
 def before_any(text: str, marks: Iterable[str]) -> str:
