@@ -275,6 +275,7 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM) $(HARBOR)
 	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect plugins/rllm_view/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
+	PYTHONPATH=$(abspath $(NEMO_GYM)) $(BIN)/python -m pytest -o norecursedirs=".*" plugins/rllm_view/tests/real/nemo_gym
 
 test-trackers: install $(TRACKERS)
 	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \

@@ -30,7 +30,7 @@ LIMITS = {
     "plugins/rllm_local": (4_780, 11),
     "plugins/rllm_plugin_kit": (5_250, 9),
     "plugins/rllm_record": (2_727, 10),
-    "plugins/rllm_record/src/rllm_record/interchange": (1_377, 9),
+    "plugins/rllm_record/src/rllm_record/interchange": (1_509, 9),
     "plugins/rllm_record/src/rllm_record/store": (783, 10),
     "plugins/rllm_renderers": (386, 16),
     "plugins/rllm_serving": (845, 15),

@@ -180,3 +180,20 @@ def test_nan_scores_of_inspect_are_printed(tmp_path: Path, capsys: pytest.Captur
     assert episode.trajectories[0].reward_given == 0.5
     assert str(episode.trajectories[0].trajectory.info["reward_components"]) == "{'a': nan, 'b': 0.5}"
     assert "1 samples have scores that are NaN" in capsys.readouterr().err
+
+
+def test_responses_of_nemo_gym_are_model_calls(tmp_path: Path) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+    tokens = {"prompt_token_ids": [1], "generation_token_ids": [2, 3], "generation_log_probs": [-0.5, -0.25]}
+    text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "2"}]}
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "easy"}]}
+    result = {"type": "function_call_output", "call_id": "c", "output": "2"}
+    output = [thought, call, result, call, text | tokens, text, result]
+    row = {"responses_create_params": {"input": "1+1"}, "response": {"output": output}, "reward": None}
+    (episode,) = read_file(write_json(tmp_path / "rollouts.json", row))
+    trajectory = episode.trajectories[0].trajectory
+    tool_call = '<tool_call>\n{"name": "add", "arguments": "{}"}\n</tool_call>'
+    assert [step.text for step in trajectory.steps] == ["<think>\neasy\n</think>\n" + tool_call, tool_call, "2", "2"]
+    assert [step.response_ids.tolist() for step in trajectory.steps] == [[], [], [2, 3], []]
+    assert [each["content"] for each in trajectory.info["after"]] == ["2"]
+    assert episode.trajectories[0].reward_given is None
