@@ -197,3 +197,26 @@ def test_responses_of_nemo_gym_are_model_calls(tmp_path: Path) -> None:
     assert [step.response_ids.tolist() for step in trajectory.steps] == [[], [], [2, 3], []]
     assert [each["content"] for each in trajectory.info["after"]] == ["2"]
     assert episode.trajectories[0].reward_given is None
+
+
+def test_run_of_prime_rl_has_each_rollout_once() -> None:
+    run = Path(__file__).parent / "prime_rl" / "run"
+    files = sorted(run.glob("rollouts/*/train/*/traces.jsonl"))
+    lines = {line["id"]: line for file in files for line in map(json.loads, file.read_text().split("\n")[:-1])}
+    episodes = read_file(run)
+    assert len(episodes) == len(lines) == 5
+    assert {each.episode.task_id for each in episodes} == {line["task"]["key"] for line in lines.values()}
+    assert [(each.episode.id, each.step) for each in episodes] == [
+        ("sum-0:0", 0),
+        ("sum-1:0", 0),
+        ("sum-3:0", 0),
+        ("sum-2:0", 10),
+        ("sum-0:1", 10),
+    ]
+    assert str([each.trajectories[0].reward_given for each in episodes]) == "[1.25, nan, None, 0.5, -0.75]"
+    assert [each.episode.error for each in episodes] == ["", "", "no traces", "", ""]
+    (evaluated,) = read_file(run / "rollouts/step_10/eval")
+    texts = [step.text for step in evaluated.trajectories[0].trajectory.steps]
+    assert (evaluated.trajectories[0].reward_given, texts[1]) == (2.25, "It is 7\u2028")
+    for part in ("rollouts", "rollouts/step_0", "rollouts/step_0/train"):
+        assert read_file(run / part)[0].episode.id == "sum-0:0"

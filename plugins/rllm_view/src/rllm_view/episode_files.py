@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ from rllm_core.data.record import Outcome
 from rllm_core.data.types import Step
 from rllm_record.interchange.drafts import AFTER
 from rllm_record.interchange.formats import format_of, stream_file
-from rllm_record.run_files import METRICS, find_runs
+from rllm_record.run_files import METRICS
 from rllm_record.steps import RecordedEpisode, RecordedOutcome, StepFiles
 
 RULE = "not trained here"
@@ -39,7 +40,7 @@ def as_runs(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
 
 
 def _is_file(path: Path) -> bool:
-    return not path.is_dir() or (not find_runs([path]) and format_of(path) is not None)
+    return not path.is_dir() or format_of(path) is not None
 
 
 def _write_run(run: Path, path: Path) -> Path:
@@ -99,7 +100,7 @@ def _metrics(episodes: Sequence[RecordedEpisode]) -> Mapping[str, float]:
     rewards: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         for each in episode.trajectories:
-            if each.reward_given is not None:
+            if each.reward_given is not None and isfinite(each.reward_given):
                 rewards[each.trajectory.name or "all"].append(each.reward_given)
     means = {f"reward/{name}/mean": float(np.mean(values)) for name, values in rewards.items()}
     return means | {"batch/solved": float(np.mean([episode.episode.is_correct for episode in episodes]))}

@@ -198,6 +198,18 @@ def test_view_opens_a_file_of_verifiers(tmp_path: Path) -> None:
         assert '"name": "add"' in (first.responses[0] or "")
 
 
+def test_view_opens_the_layout_of_prime_rl(tmp_path: Path) -> None:
+    file = write(tmp_path / "results", [conversation()])
+    for subset in ("all", "effective"):
+        directory = tmp_path / "run/rollouts/step_3/train" / subset
+        directory.mkdir(parents=True)
+        (directory / TRACES_FILE).write_text(json.dumps(conversation().to_record()) + "\n")
+    (tmp_path / "run/metrics.jsonl").write_text('{"step": 3}\n')
+    (shown,) = open_file(tmp_path / "run/rollouts/step_3/train/all/traces.jsonl")
+    assert [shown] == open_file(file)
+    assert len(open_file(tmp_path / "run")) == 2
+
+
 def test_tokens_of_branches_are_training_samples(tmp_path: Path) -> None:
     made = conversation()
     (episode,) = read_file(write(tmp_path / "results", [made]))

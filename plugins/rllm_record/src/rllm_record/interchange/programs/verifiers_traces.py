@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 from rllm_core.data.messages import read_text
@@ -92,7 +92,7 @@ def _file(path: Path) -> Path:
 
 def read_lines(lines: Iterable[JsonData]) -> Iterator[RecordedEpisode]:
     """Yield the episode of each line."""
-    return make_episodes(map(_draft, lines))
+    return make_episodes(map(draft_of_line, lines))
 
 
 def write(path: Path, episodes: Iterable[RecordedEpisode]) -> None:
@@ -107,20 +107,21 @@ def lines_of(episodes: Iterable[RecordedEpisode]) -> Iterator[JsonData]:
         ours = draft_of(recorded)
         line = _line(ours)
         traces: list[JsonData] = line["traces"]
-        carried = missing_fields(numbers.complete(_draft(line)).fields, ours.fields)
+        carried = missing_fields(numbers.complete(draft_of_line(line)).fields, ours.fields)
         carried |= {} if traces or ours.trajectories else {"trajectories": 0}
         if carried:
             _carry(_carrier(line), {"episode": carried})
-        read_back = numbers.complete(_draft(line))
+        read_back = numbers.complete(draft_of_line(line))
         numbers.count(read_back)
         for trace, theirs, each in zip(traces, read_back.trajectories, ours.trajectories, strict=bool(traces)):
             _carry(trace, missing_fields(theirs.fields, each.fields))
         for trace in traces:
-            hidden_rewards = {key: None for key, value in _values(trace).items() if not isfinite(value)}
-            if hidden_rewards:
+            rewards = trace.get("rewards") or {}
+            hidden_rewards = [key for key, value in _values(trace).items() if not isfinite(value)]
+            if any(rewards[key]["score"] is not None for key in hidden_rewards):
                 # A score cannot be null, but a reward can.
-                _carry(trace, {"rewards": trace["rewards"]})
-                trace["rewards"] = {**trace["rewards"], **hidden_rewards}
+                _carry(trace, {"rewards": rewards})
+                trace["rewards"] = rewards | dict.fromkeys(hidden_rewards)
         if hidden := hide_numbers(line):
             _carry(_carrier(line), {"numbers": hidden})
         yield line
@@ -154,7 +155,8 @@ def _pop_ours(data: JsonData) -> JsonData:
     return found
 
 
-def _draft(line: JsonData) -> EpisodeDraft:
+def draft_of_line(line: JsonData) -> EpisodeDraft:
+    """Return the draft of a line. It has the step of its run, if the run is a training."""
     line = as_json_data(line)
     restore_numbers(line, _ours(_carrier(line)).get("numbers", ()))
     environment = str((line.get("env") or {}).get("id") or "")
@@ -236,9 +238,11 @@ def _trajectory(trace: JsonData, task: JsonData, episode: JsonData) -> Trajector
 
 
 def _values(trace: JsonData) -> dict[str, float]:
-    """Return the weighted rewards of a trace by name."""
-    scored = {key: each for key, each in (trace.get("rewards") or {}).items() if each and each["score"] is not None}
-    return {key: each["score"] * each.get("weight", 1.0) for key, each in scored.items()}
+    """Return the weighted rewards of a trace by name. verifiers writes a score that is NaN or infinite as null."""
+    scored = {key: each for key, each in (trace.get("rewards") or {}).items() if each}
+    return {
+        key: (nan if each["score"] is None else each["score"]) * each.get("weight", 1.0) for key, each in scored.items()
+    }
 
 
 def _rewards(reward: float | None) -> JsonData | None:
