@@ -1,5 +1,8 @@
 """Gains and costs of rollouts ahead of training on the backend `local`: ``python benchmarks/async.py [NAME ...]``.
 
+    python benchmarks/async.py learning                                 # synchronous and S of 1, 2 and 4, three seeds
+    python benchmarks/async.py learning --ahead 2 --seeds 0 -- training.beta2=0.999     # overrides for all runs
+
 NAME is `waiting`, `guess` or `tinker`:
 
 - `waiting` is an environment that answers after 0.3 s (median of a lognormal). The value is seconds per step, as a
@@ -10,21 +13,27 @@ NAME is `waiting`, `guess` or `tinker`:
 - `tinker` is the demo on the backend `tinker` with its own server. The server trains and also samples.
 
 Each line shows the largest staleness of the run.
+
+`learning` trains `guess` on older tokens, per setting and seed: games solved, and the step that reaches 95 %.
+Validations every 20 steps give both values. They do not change the training.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
+import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_keys
@@ -204,5 +213,59 @@ def guess_line(base: Times, took: Times) -> str:
     )
 
 
+WATCHED = ("rllm.trainer.test_freq=20", "rllm.trainer.save_freq=-1", "rllm.record=off")
+SOLVED = 0.95
+
+
+class Learnt(NamedTuple):
+    """Results of a run's validations."""
+
+    solved: float
+    """pass@1 after the last step."""
+    found: float
+    """pass@16: share of the numbers that at least one rollout finds."""
+    first: int | None
+    """Steps before the first validation that reaches 95 %."""
+
+
+def words_of(ahead: int) -> tuple[str, ...]:
+    """Return the settings of a run that generates this number of steps ahead."""
+    if ahead == 0:
+        return ()
+    return "rllm.async_training.enable=true", f"rllm.async_training.staleness_threshold={ahead}"
+
+
+def learn(seed: int, words: Sequence[str]) -> Learnt:
+    """Train once, in a temporary directory."""
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+        lines = (Path(directory) / "runs/rllm-training/guess-1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    validations = [metrics for metrics in map(json.loads, lines) if "val/guess/pass@1" in metrics]
+    last = validations[-1]
+    reached = [metrics["step"] + 1 for metrics in validations if metrics["val/guess/pass@1"] >= SOLVED]
+    return Learnt(last["val/guess/pass@1"], last["val/guess/pass@16"], reached[0] if reached else None)
+
+
+def measure_learning(words: Sequence[str]) -> None:
+    """Train on older tokens, per setting and seed, and print the results."""
+    parser = argparse.ArgumentParser(prog="async.py learning")
+    parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 2, 4], help="steps that are generated ahead")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds to train with")
+    parser.add_argument("words", nargs="*", help="further overrides, after --")
+    arguments = parser.parse_args(words)
+    for ahead in arguments.ahead:
+        for seed in arguments.seeds:
+            learned = learn(seed, [*words_of(ahead), *arguments.words])
+            first = "never" if learned.first is None else f"after {learned.first} steps"
+            print(
+                f"S={ahead} seed {seed}: solved {learned.solved:.3f}, numbers found {learned.found:.3f}, 95 % {first}",
+                flush=True,
+            )
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["learning"]:
+        measure_learning(sys.argv[2:])
+    else:
+        main(sys.argv[1:])

@@ -31,7 +31,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import LoadedModel, load_model
 from rllm_local.settings import ModelSection
-from rllm_tinker.local_server import LocalServer
+from rllm_tinker.backend import LocalServer
 
 RANK = 32
 CONCURRENT, NEW_TOKENS = 64, 64

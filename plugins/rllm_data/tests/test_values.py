@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rllm_data.values import NotJsonError, json_value
+from rllm_data.dataset import NotJsonError, json_value
 
 from .conftest import Read, write_lines
 

@@ -13,7 +13,7 @@ from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.stage import StagePlugin
-from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.contracts.workflow import AGENT_KEYS, TURN_KEYS, WorkflowPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins.specs import hookimpl
 
@@ -140,7 +140,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=load_from("rllm_core.rollout.workflows", "SingleTurnWorkflow"),
         one_role=True,
         needs_environment=True,
-        config_keys=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
+        config_keys=AGENT_KEYS,
     )
     yield WorkflowPlugin(
         name="multi_turn_workflow",
@@ -149,15 +149,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=load_from("rllm_core.rollout.workflows", "MultiTurnWorkflow"),
         one_role=True,
         needs_environment=True,
-        config_keys=frozenset(
-            {
-                "rllm.accumulate_reasoning",
-                "rllm.agent.name",
-                "rllm.agent.agent_args",
-                "rllm.agent.max_steps",
-                "rllm.reward",
-            }
-        ),
+        config_keys=TURN_KEYS,
     )
 
 

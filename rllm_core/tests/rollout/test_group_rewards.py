@@ -10,7 +10,7 @@ import pytest
 import virtual_time
 
 from rllm.planning.scoring import Scorer, WeightedReward
-from rllm.training.group_runner import GroupRunner
+from rllm.training.setup import GroupRunner
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome

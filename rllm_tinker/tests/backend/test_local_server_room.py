@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rllm_tinker.local_server import CACHE_GIB, MERGED, SNAPSHOTS, room_for
+from rllm_tinker.backend import CACHE_GIB, MERGED, SNAPSHOTS, room_for
 from rllm_tinker_server.command import serve
 
 

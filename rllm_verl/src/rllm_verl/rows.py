@@ -184,7 +184,7 @@ class Workers(Protocol):
         """Return nested ``log_probs`` of the reference model."""
 
     def with_fault(self, fault: KnownFault) -> AbstractContextManager[None]:
-        """Change the weights in this context, see `rllm_verl.faults`."""
+        """Change the weights in this context, see `rllm_verl.worker_group`."""
 
     def optimizer_zero_grad(self) -> None:
         """Clear the gradients."""

@@ -1,6 +1,12 @@
 """The training processes: verl's workers, one per GPU, each with a shard of the model.
 
 Their checkpoints are not pickles.
+
+Faults of weight syncs, applied to the trained weights of a worker: the check of weights compares their log-probs.
+
+Shards: one training process's part of every weight and of the optimizer, as safetensors, to resume exactly.
+
+verl's own checkpoints contain the same data as pickles, which can run code when they are read.
 """
 
 from __future__ import annotations
@@ -14,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 import torch
 from ray.util.placement_group import remove_placement_group
+from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
@@ -23,10 +32,111 @@ from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker
 from rllm_backend_kit.weight_comparison import digest
 from rllm_core.contracts.weight_comparison import KnownFault
 from rllm_core.errors import CheckpointError
-from rllm_verl.faults import with_fault
 from rllm_verl.processes import Process, process_of
-from rllm_verl.shards import load_shard, save_shard
 from rllm_verl.sockets import name_socket
+
+WEIGHT, OPTIMIZER, RANDOM = "weight", "optimizer", "random"
+
+
+def save_shard(
+    file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer, random: dict[str, Tensor]
+) -> None:
+    """Write one rank's shard.
+
+    Args:
+        file: a new file in an existing directory.
+        module: a module that FSDP2 has sharded. Untrained weights (below LoRA adapters) come from the base model and
+            are not written.
+        optimizer: the optimizer of the module's weights.
+        random: states of torch's generators by device.
+    """
+    tensors = {f"{WEIGHT}/{name}": local_part(weight) for name, weight in trained_weights(module)}
+    for name, weight in trained_weights(module):
+        for key, value in optimizer.state.get(weight, {}).items():
+            tensors[f"{OPTIMIZER}/{name}/{key}"] = local_part(value)
+    tensors |= {f"{RANDOM}/{device}": state for device, state in random.items()}
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, file)
+
+
+@torch.no_grad()
+def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Restore one rank's shard, bit for bit, and return the states of torch's generators.
+
+    Raises:
+        CheckpointError: the shard belongs to a different model.
+    """
+    tensors = load_file(file)
+    trained = dict(trained_weights(module))
+    saved = {name.removeprefix(f"{WEIGHT}/") for name in tensors if name.startswith(f"{WEIGHT}/")}
+    wrong = sorted(saved ^ trained.keys()) or [
+        name for name, weight in trained.items() if tensors[f"{WEIGHT}/{name}"].shape != local_part(weight).shape
+    ]
+    if wrong:
+        raise CheckpointError(
+            "checkpoint-of-other-model",
+            f"{file} contains the weights of a different model: {wrong[0]} differs.",
+            "Resume with the same model with which you started the run.",
+        )
+    optimizer.state.clear()
+    for name, weight in trained.items():
+        local_part(weight).copy_(tensors[f"{WEIGHT}/{name}"])
+        start = f"{OPTIMIZER}/{name}/"
+        state = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
+        if state:
+            optimizer.state[weight] = {key: _like(weight, value) for key, value in state.items()}
+    return {name.removeprefix(f"{RANDOM}/"): state for name, state in tensors.items() if name.startswith(f"{RANDOM}/")}
+
+
+def trained_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, weight) for name, weight in module.named_parameters() if weight.requires_grad)
+
+
+def local_part(value: Any) -> Tensor:
+    """Return this rank's part of a tensor. Values such as step counters are whole on every rank."""
+    return value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
+
+
+def _like(weight: torch.nn.Parameter, value: Tensor) -> Tensor:
+    """Return a restored entry of the optimizer's state. Moments are sharded like the weight, step counters are not."""
+    if value.shape != local_part(weight).shape or value.ndim == 0:
+        return value
+    moment = torch.zeros_like(weight, dtype=value.dtype)
+    local_part(moment).copy_(value)
+    return moment
+
+
+ROUNDED = {KnownFault.BFLOAT16: torch.bfloat16, KnownFault.FLOAT16: torch.float16}
+
+
+@contextmanager
+def with_fault(module: Any, fault: KnownFault) -> Iterator[None]:
+    """Change a module's weights to the weights of a sampler with this fault, and restore them bit for bit.
+
+    Args:
+        module: a module that FSDP has sharded. Each rank changes its own shard.
+        fault: any fault except `KnownFault.NO_ADAPTER`, for which verl has an option.
+    """
+    if fault is KnownFault.ADAPTER_TWICE:
+        factor = 2.0
+        layers = [each for each in module.modules() if hasattr(each, "lora_A") and isinstance(each.scaling, dict)]
+        exact = [dict(layer.scaling) for layer in layers]
+        for layer in layers:
+            layer.scaling.update({name: factor * scale for name, scale in layer.scaling.items()})
+        try:
+            yield
+        finally:
+            for layer, scaling in zip(layers, exact, strict=True):
+                layer.scaling.update(scaling)
+        return
+    weights = [local_part(weight).data for _, weight in trained_weights(module)]
+    copies = [weight.clone() for weight in weights]
+    for weight in weights:
+        weight.copy_(weight.to(ROUNDED[fault]))
+    try:
+        yield
+    finally:
+        for weight, copy in zip(weights, copies, strict=True):
+            weight.copy_(copy)
 
 
 class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl is not typed
@@ -68,7 +178,7 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def apply_fault(self, fault: KnownFault) -> None:
-        """Change the weights until `remove_fault`, see `rllm_verl.faults`."""
+        """Change the weights until `remove_fault`, see `rllm_verl.worker_group`."""
         self._fault = ExitStack()
         with torch.no_grad():
             self._fault.enter_context(with_fault(self.actor.engine.module, fault))

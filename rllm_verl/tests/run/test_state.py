@@ -12,7 +12,6 @@ from expecting import check_values, expect_error
 
 from rllm_core.errors import CheckpointError
 from rllm_local import tiny
-from rllm_verl.shards import load_shard, save_shard
 from rllm_verl.state import (
     CheckpointMetadata,
     check_metadata,
@@ -21,6 +20,7 @@ from rllm_verl.state import (
     move_model,
     write_metadata,
 )
+from rllm_verl.worker_group import load_shard, save_shard
 
 MADE_BY = CheckpointMetadata(model="abc", workers=2, strategy="fsdp2", verl="0.9.1", base="tiny", seed=0, lora_rank=8)
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_data.source import ENDINGS, find_source
 
-if TYPE_CHECKING:
-    from rllm_data.columns import HfParams
-
 requires_api = 1
 
 
-def _check(params: HfParams) -> None:
+def _check(params: Any) -> None:
     find_source(params.path)
-
-
-def _is_remote(params: HfParams) -> bool:
-    return find_source(params.path).kind == "hub"
 
 
 @hookimpl
@@ -32,7 +25,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         load_params=load_from("rllm_data.columns", "HfParams"),
         load=load_from("rllm_data.dataset", "read_tasks"),
         check=_check,
-        is_remote=_is_remote,
+        is_remote=lambda params: find_source(params.path).kind == "hub",
         family_option="path",
         suffixes=ENDINGS,
     )

@@ -16,9 +16,9 @@ from rllm_core.data.tasks import LazyTasks
 from rllm_core.errors import RolloutError
 from rllm_envs.reasoning_gym import environment
 from rllm_envs.reasoning_gym.environment import ReasoningGym
+from rllm_envs.reasoning_gym.generators import EVALUATE, PARSE
 from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import Process
-from rllm_envs.reasoning_gym.unsafe_answers import EVALUATE, PARSE
 
 FICKLE = ("codeio", "isomorphic_strings", "knight_swap", "list_functions", "pool_matrix", "ransom_note", "word_ladder")
 """Generators that draw from global random numbers, or go through sets."""

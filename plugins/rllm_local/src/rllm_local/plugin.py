@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rllm_backend_kit import COMMON_KEYS
-from rllm_core.contracts.backend import BackendPlugin, Capabilities, Finding, RunContext, SharedKey
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, Finding, SharedKey
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.errors import ConfigError
@@ -15,7 +15,6 @@ from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
 
 if TYPE_CHECKING:
-    from rllm_core.contracts.renderer import Renderer
     from rllm_core.schema.run_config import RunConfig
     from rllm_local.scoring_models import RewardModelParams, TeacherModelParams
     from rllm_local.settings import LocalConfig
@@ -51,12 +50,6 @@ def _training_keys() -> frozenset[str]:
     return frozenset({"critic.*", "local.training_process", *keys})
 
 
-def _early_renderer(run: RunContext) -> tuple[Renderer, int] | None:
-    from rllm_local.early_renderer import cached_renderer
-
-    return cached_renderer(run)
-
-
 @hookimpl
 def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
     yield BackendPlugin(
@@ -67,7 +60,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         check=call_lazily("rllm_local.model_name", "check_model"),
         check_run=check_training_process,
         footprint=call_lazily("rllm_local.footprint", "footprint"),
-        early_renderer=_early_renderer,
+        early_renderer=call_lazily("rllm_local.early_renderer", "cached_renderer"),
         examine_gpus=_examine_gpus,
         config_keys=COMMON_KEYS | {"rllm.rollout.engine"},
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.objective import ObjectiveFlag, ObjectivePlugin
@@ -13,14 +13,7 @@ from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 
-if TYPE_CHECKING:
-    from rllm_core.schema.run_config import RunConfig
-
 requires_api = 1
-
-
-def _generates_ahead(config: RunConfig) -> bool:
-    return config.rllm.async_training.staleness > 0
 
 
 @hookimpl
@@ -41,7 +34,7 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
         summary="Stores finished model calls, so that a resumed run does not repeat them. Added to asynchronous runs.",
         load_params=load_from("rllm_record.journal.observer", "JournalParams"),
         load=load_from("rllm_record.journal.observer", "make_journal"),
-        joins=_generates_ahead,
+        joins=lambda config: config.rllm.async_training.staleness > 0,
     )
 
 
@@ -68,10 +61,6 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     )
 
 
-def _read_directory(path: str) -> dict[str, str]:
-    return {"name": "stored", "path": path}
-
-
 @hookimpl
 def rllm_objectives() -> Iterable[ObjectivePlugin]:
     yield ObjectivePlugin(
@@ -83,5 +72,10 @@ def rllm_objectives() -> Iterable[ObjectivePlugin]:
             # Weights other than the trained ones sampled stored tokens.
             "rllm.algorithm.rollout_correction.tis_mode": "token",
         },
-        flag=ObjectiveFlag(name="stored", metavar="DIRECTORY", key="data.train_dataset", value=_read_directory),
+        flag=ObjectiveFlag(
+            name="stored",
+            metavar="DIRECTORY",
+            key="data.train_dataset",
+            value=lambda path: {"name": "stored", "path": path},
+        ),
     )

@@ -59,7 +59,7 @@ def target_names(model: Any, spec: LoraSpec) -> tuple[str, ...]:
             group = "train_unembed" if module is unembedding else _group(name)
             if group is not None:
                 groups[group].append(name)
-    if spec.train_mlp and _has_fused_experts(model):
+    if spec.train_mlp and any(parameter.ndim > 2 for parameter in model.parameters()):
         raise RequestError(
             "This model's experts are not linear layers, and only linear layers can be adapted. Set train_mlp=False."
         )
@@ -76,11 +76,6 @@ def _group(name: str) -> str | None:
     if leaf in ROUTERS or not any(part.isdigit() for part in path):
         return None
     return "train_attn" if any(word in part for part in path for word in ATTENTION) else "train_mlp"
-
-
-def _has_fused_experts(model: Any) -> bool:
-    """True if the weights of several experts are one tensor, (n_expert, …)."""
-    return any(parameter.ndim > 2 for parameter in model.parameters())
 
 
 ALPHA = 32

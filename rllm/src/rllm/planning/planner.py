@@ -1,9 +1,15 @@
-"""Turn a composed configuration into a plan: look up every name, validate every option, find unused settings."""
+"""Turn a composed configuration into a plan: look up every name, validate every option, find unused settings.
+
+All checks of a plan.
+
+To add a check, write a function in a module of this package and add it to the module's `CHECKS`. Facts about one key
+(which plugins read it, which other key disables it) are marks in the schema, which `rllm.planning.unused_keys` reads.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +19,12 @@ from pydantic import BaseModel
 from rllm.config.choices import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.compose import Composed
 from rllm.config.resolve import hide_environment
+from rllm.planning import async_training, idle_checks, plugin_checks, term_checks
 from rllm.planning.async_training import with_correction
-from rllm.planning.checks import find_problems
 from rllm.planning.parts import resolve_parts
 from rllm.planning.plan import ByRole, RunPlan
-from rllm.planning.plan_losses import FALLBACK_LOSS
-from rllm.planning.problem import settle
+from rllm.planning.plan_losses import FALLBACK_LOSS, other_losses
+from rllm.planning.problem import Problem, settle
 from rllm.planning.scoring import WeightedReward
 from rllm.planning.unused_keys import settle_effects
 from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
@@ -35,6 +41,15 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
 from rllm_core.schema.section import ROLE_LOSS, Choice, Names, ReadBy, Section
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that all checks and the checks of the stages find."""
+    for module in (plugin_checks, term_checks, idle_checks, async_training):
+        yield from module.find_problems(plan)
+    yield from other_losses(plan)
+    for stage in plan.stages:
+        yield from stage.plugin.check_plan(plan, stage.params)
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from programs import needs_program
 
-from rllm.builtin.code_reward.programs import read_program
-from rllm.builtin.code_reward.reward import Code, CodeParams
+from rllm.builtin.code_reward.reward import Code, CodeParams, read_program
 from rllm.builtin.code_reward.tests_of_tasks import CallTest, CodeTest, StreamTest, check_tests, read_tests
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import Response

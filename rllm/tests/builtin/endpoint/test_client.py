@@ -12,8 +12,7 @@ from chat_server import MODEL, Scripted, completion, serving
 from expecting import expect_error
 
 from rllm.builtin.endpoint import backend
-from rllm.builtin.endpoint.backend import EndpointEngine, MessageRenderer
-from rllm.builtin.endpoint.client import EndpointClient
+from rllm.builtin.endpoint.backend import EndpointClient, EndpointEngine, MessageRenderer
 from rllm.builtin.endpoint.settings import EndpointSection
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import Response, ToolCall

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rllm.builtin.tasks.task_directories import TaskDirectories, TaskDirectoriesParams
-from rllm.builtin.tasks.verifier_scripts import REWARD_FILES, find_reward_files, find_unprotected
+from rllm.builtin.tasks.task_directories import (
+    REWARD_FILES,
+    TaskDirectories,
+    TaskDirectoriesParams,
+    find_reward_files,
+    find_unprotected,
+)
 
 
 def write(directory: Path, script: str, checks: str = "") -> Path:

@@ -14,8 +14,17 @@ from expecting import check_values, expect_error
 from pydantic import BaseModel, ValidationError
 
 from rllm.builtin.tools import plugin
-from rllm.builtin.tools.schema import Arguments, tool_schema
-from rllm.builtin.tools.toolbox import Answer, Toolbox, as_text, load_function, load_tools, runnable, without_thread
+from rllm.builtin.tools.toolbox import (
+    Answer,
+    Arguments,
+    Toolbox,
+    as_text,
+    load_function,
+    load_tools,
+    runnable,
+    tool_schema,
+    without_thread,
+)
 from rllm.builtin.tools.workflow import ToolCallingParams
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall

@@ -16,8 +16,7 @@ from rollout_context import context_of
 from tree_policy import TableEngine, TablePolicy, roll_out, tokens_of
 
 from rllm.builtin.environments.number_games import NUMBERS, Guess, GuessParams
-from rllm.builtin.tree_rollouts.leaf import first_tokens, join
-from rllm.builtin.tree_rollouts.workflow import TreeParams, TreeWorkflow
+from rllm.builtin.tree_rollouts.workflow import TreeParams, TreeWorkflow, first_tokens, join
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.types import Episode, Trajectory

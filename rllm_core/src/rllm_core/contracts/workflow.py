@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
 
 
+AGENT_KEYS = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"})
+"""Config keys of a workflow that calls the agent and scores its rollouts."""
+TURN_KEYS = AGENT_KEYS | {"rllm.accumulate_reasoning", "rllm.agent.max_steps"}
+"""Config keys of such a workflow with several turns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkflowContext:
     """The arguments that a workflow receives in addition to its options. Each rollout gets its own instance."""

@@ -1,9 +1,18 @@
-"""reasoning-gym's generators, as the worker asks them: their options, entries and scores."""
+"""reasoning-gym's generators, as the worker asks them: their options, entries and scores.
+
+Answers that reasoning-gym would run as Python.
+
+Four of its scorers call `eval` on the model's answer, five give it to sympy's `parse_expr`, which does so too, with all
+built-in functions in reach. A model that trains on them must not come to run commands.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import random
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import lru_cache
@@ -20,7 +29,31 @@ from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 from reasoning_gym.utils import SYSTEM_PROMPTS
 
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_envs.reasoning_gym.unsafe_answers import disable_eval, is_safe_answer
+
+EVALUATE = ("algorithmic.binary_matrix", "algorithmic.spiral_matrix", "algorithmic.string_insertion", "games.n_queens")
+"""Modules whose scorer calls `eval`; what they hope for is a list."""
+PARSE = frozenset(
+    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+)
+"""Generators whose scorer calls `parse_expr`."""
+MATHEMATICS = re.compile(r"(?:[0-9+\-*/^(),=\s]|\.(?![A-Za-z_])|[A-Za-z]\w*)*", re.ASCII)
+WORDS = re.compile("[A-Za-z]|sqrt|cbrt|exp|log|ln|pi|Abs|a?(?:sin|cos|tan|cot|sec|csc)h?|erfi?|Ei|Si|Ci|Rational")
+"""Variables and functions of a formula."""
+
+
+def disable_eval() -> None:
+    """Let the scorers that call `eval` read literals only."""
+    for name in EVALUATE:
+        vars(sys.modules[f"reasoning_gym.{name}"])["eval"] = ast.literal_eval
+
+
+def is_safe_answer(generator: str, answer: str) -> bool:
+    """True if an answer is a formula, or if the generator's scorer does not evaluate formulas."""
+    if generator not in PARSE:
+        return True
+    words = set(re.findall(r"[A-Za-z_]\w*", answer))
+    return bool(MATHEMATICS.fullmatch(answer)) and all(map(WORDS.fullmatch, words))
+
 
 ENTRIES_KEPT = 256
 """A group of rollouts asks for its entry again and again."""

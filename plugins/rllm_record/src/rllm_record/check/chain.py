@@ -182,7 +182,7 @@ def check_traces(
         found = None if row["rollout_step"] is None else steps[row["rollout_step"]].get(row["trajectory"])
         if found is None or found[1]["ids"] is None:
             continue
-        sampled = _sampled_positions(found[1]["steps"], row["segment"])
+        sampled = set(_versions_by_position(found[1]["steps"], row["segment"]))
         if any(a >= b for a, b in zip(row["positions"], row["positions"][1:], strict=False)) or not (
             sampled.issuperset(row["positions"])
         ):
@@ -225,11 +225,6 @@ def compare_logprobs(rows: Sequence[Row], version: int, steps: RecordedSteps, re
         known = differences[~np.isnan(differences)]
         report.compared_logprobs += len(known)
         report.largest_logprob_difference = max(report.largest_logprob_difference, float(known.max(initial=0)))
-
-
-def _sampled_positions(steps: Sequence[Row], segment: int) -> set[int]:
-    """Return the positions of the sampled tokens in a segment of a trajectory."""
-    return set(_versions_by_position(steps, segment))
 
 
 def _versions_by_position(steps: Sequence[Row], segment: int) -> dict[int, int]:

@@ -138,7 +138,7 @@ def check_run(directory: Path) -> CheckReport:
     steps = files.steps()
     if not steps:
         raise RecordError("no-record", f"{directory} has no record.", "Train with rllm.record=tokens.")
-    checker = _Checker(files, _read_update_metrics(directory))
+    checker = _Checker(files, {line["step"]: line for line in read_metrics(directory) if LOSS in line})
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
         checker.check(step)
@@ -325,8 +325,3 @@ def _unequal(
         )
     if len(wrong) > SHOWN:
         yield Mismatch("token-mismatch", f"{where}: {name} of {len(wrong) - SHOWN} more tokens")
-
-
-def _read_update_metrics(directory: Path) -> dict[int, Mapping[str, float]]:
-    """Return step -> metrics of its update. Empty if the run has no file of metrics."""
-    return {line["step"]: line for line in read_metrics(directory) if LOSS in line}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.contracts.workflow import AGENT_KEYS, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
@@ -122,5 +122,5 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
         load_params=load_from("rllm.builtin.environments.solver_judge", "SolverJudgeParams"),
         load=load_from("rllm.builtin.environments.solver_judge", "SolverJudge"),
-        config_keys=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
+        config_keys=AGENT_KEYS,
     )

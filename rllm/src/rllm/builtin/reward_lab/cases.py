@@ -101,7 +101,7 @@ def exploits(rows: Sequence[Row], formats: Mapping[str, str]) -> list[Case]:
     answers = list(dict.fromkeys(row.answer for row in rows))
     made = []
     for row in rows:
-        wrong = next((each for each in answers if not _is_right(row, each)), _change(row.answer))
+        wrong = next((each for each in answers if each.strip().lower() not in row.right), _change(row.answer))
         texts = list(_without_format(row, wrong))
         for name, template in formats.items():
             texts += ((title, name, text) for title, text in _in_format(row, wrong, answers, template))
@@ -137,10 +137,6 @@ def _in_format(row: Row, wrong: str, answers: Sequence[str], template: str) -> I
     if _NUMBER.fullmatch(row.answer) and float(row.answer.replace(",", "")):
         yield "a longer number", fill(template, f"1{row.answer}")
         yield "a negative number", fill(template, f"-{row.answer}")
-
-
-def _is_right(row: Row, answer: str) -> bool:
-    return answer.strip().lower() in row.right
 
 
 def _change(answer: str) -> str:

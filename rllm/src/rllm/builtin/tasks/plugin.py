@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.reward import Reward, RewardPlugin, RewardScope
+from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rllm.builtin.tasks.choice import ChoiceParams
     from rllm.builtin.tasks.judge_scores import JudgeParams
     from rllm.builtin.tasks.math_reward import MathParams
-    from rllm.builtin.tasks.python_reward import PythonParams
-    from rllm.builtin.tasks.task_directories import TaskDirectoriesParams
 
 requires_api = 1
 
@@ -49,16 +47,10 @@ def _check_math_verify() -> None:
         )
 
 
-def _check_python(params: PythonParams) -> None:
-    from rllm.builtin.tasks.reward_file import check_function
-
-    check_function(params.function)
-
-
-def _scope_of_python(params: PythonParams) -> RewardScope:
-    from rllm.builtin.tasks.reward_file import find_scope
-
-    return find_scope(params.function)
+def _of_function(name: str, module: str = "reward_file") -> Callable[..., Any]:
+    """Return a function of a module that gets the option `function` instead of all options."""
+    call = call_lazily(f"rllm.builtin.tasks.{module}", name)
+    return lambda params, *more: call(params.function, *more)
 
 
 def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
@@ -88,28 +80,10 @@ def _check_judge_task(params: JudgeParams, data: Mapping[str, Any]) -> None:
         check_answers(data, params.column, "`column` of reward judge, or a `prompt` without {answer}")
 
 
-def _check_python_task(params: PythonParams, data: Mapping[str, Any]) -> None:
-    from rllm.builtin.tasks.reward_file import check_columns
-
-    check_columns(params.function, data)
-
-
-def _source_of_python(params: PythonParams) -> dict[str, str]:
-    from rllm.builtin.tasks.function_file import read_source
-
-    return read_source(params.function)
-
-
 def _source_of_math(params: MathParams) -> dict[str, str]:
     from importlib.metadata import version
 
     return {"math-verify": version("math-verify")}
-
-
-def _files_of_tasks(params: TaskDirectoriesParams) -> dict[str, str]:
-    from rllm.builtin.tasks.task_directories import list_files
-
-    return list_files(params)
 
 
 @hookimpl
@@ -130,7 +104,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
         summary="Task directories in Harbor's format, for agents in a sandbox, such as `tasks:./my-tasks`.",
         load_params=load_from("rllm.builtin.tasks.task_directories", "TaskDirectoriesParams"),
         load=load_from("rllm.builtin.tasks.task_directories", "TaskDirectories"),
-        sources=_files_of_tasks,
+        sources=call_lazily("rllm.builtin.tasks.task_directories", "list_files"),
         blocking=False,
         family_option="directory",
         defaults={"rllm.workflow.name": "agent"},
@@ -206,11 +180,11 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         load=load_from("rllm.builtin.tasks.python_reward", "python_reward"),
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,
-        check=_check_python,
-        sources=_source_of_python,
-        scope=_scope_of_python,
+        check=_of_function("check_function"),
+        sources=_of_function("read_source", "function_file"),
+        scope=_of_function("find_scope"),
         family_option="function",
-        check_task=_check_python_task,
+        check_task=_of_function("check_columns"),
     )
     yield RewardPlugin(
         name="judge",

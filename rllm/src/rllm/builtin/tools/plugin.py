@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.environment import EnvironmentPlugin
-from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
+from rllm_core.contracts.workflow import TURN_KEYS, OpenedRun, WorkflowPlugin
 from rllm_core.lazy import call_lazily, load_from
 from rllm_core.plugins import hookimpl
 
@@ -77,13 +77,5 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         calls_tools=True,
         one_role=True,
         needs_environment=True,
-        config_keys=frozenset(
-            {
-                "rllm.accumulate_reasoning",
-                "rllm.agent.name",
-                "rllm.agent.agent_args",
-                "rllm.agent.max_steps",
-                "rllm.reward",
-            }
-        ),
+        config_keys=TURN_KEYS,
     )

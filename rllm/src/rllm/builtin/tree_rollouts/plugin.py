@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.contracts.workflow import TURN_KEYS, WorkflowPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 
@@ -21,15 +21,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load_params=load_from("rllm.builtin.tree_rollouts.workflow", "TreeParams"),
         load=load_from("rllm.builtin.tree_rollouts.workflow", "TreeWorkflow"),
         needs_environment=True,
-        config_keys=frozenset(
-            {
-                "rllm.accumulate_reasoning",
-                "rllm.agent.name",
-                "rllm.agent.agent_args",
-                "rllm.agent.max_steps",
-                "rllm.reward",
-            }
-        ),
+        config_keys=TURN_KEYS,
     )
 
 
