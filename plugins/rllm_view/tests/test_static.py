@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from expecting import expect_error
+from recorded_episodes import episodes_of, record_rollouts
 
 from rllm.runs.run_directory import RunDirectory
 from rllm.runs.run_status import record_status
@@ -20,7 +21,9 @@ from rllm_core.contracts.params import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_sections import TrainerSection
+from rllm_record.interchange.formats import write_file
 from rllm_record.run_files import REPORT
+from rllm_view.episode_files import as_runs
 from rllm_view.report import ReportTracker
 from rllm_view.static import join_modules, write_page
 
@@ -111,6 +114,21 @@ def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, shared_run: MadeRun) -
 
 
 @pytest.mark.smoke
+@pytest.mark.long
+def test_conversation_is_first_without_a_vocabulary(open_page: Open, tmp_path: Path) -> None:
+    write_file(tmp_path / "file.jsonl", record_rollouts(0, 0, episodes_of({"a": [1.0]})), "atif")
+    with as_runs([tmp_path / "file.jsonl"]) as places:
+        write_page(places, tmp_path / "page.html", episodes=1)
+    page = open_page(tmp_path / "page.html").page
+    page.get_by_text("all trajectories, by filters").click()
+    page.locator("main td a").first.click()
+    page.locator(".conversation").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("c")
+    page.locator("[data-t]").first.wait_for()
+
+
+@pytest.mark.long
 def test_copy_opens_without_a_server(open_page: Open, tmp_path: Path) -> None:
     run = make_run(tmp_path / "p" / "r", RunShape(groups=2, members=11))
     trainer = TrainerSection(output_dir=str(tmp_path), project_name="p", experiment_name="r")

@@ -46,7 +46,9 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
   const side = el("aside", { "aria-label": "facts", tabindex: "0" }), key = el("p", { class: "key-line" });
   const view = hasTokens ? new TokenView(account, (at) => (at === state.at ? unpick() : pick(at))) : null;
   const said = conversation(account.rollout.turns);
-  const body = el("div", { class: "body" }, hasTokens ? view.node : said);
+  // Files of other programs have tokens without their text, so their conversation is first.
+  const isReadable = hasTokens && account.texts.some((text, at) => text !== `⟨${account.ids[at]}⟩`);
+  const body = el("div", { class: "body" }, isReadable || (hasTokens && token !== null) ? view.node : said);
   const buttons = OVERLAYS.map(([name, title], at) =>
     el("button", { class: "plain", "data-overlay": name, click: () => paint(name, state.epoch) }, el("kbd", {}, at + 1), ` ${title}`));
   const chosen = el("select", { "aria-label": "epoch", change: (event) => paint(state.name, Number(event.target.value)) },
@@ -94,7 +96,7 @@ export async function episodePage({ parts: [, id, , step, , uid], token }) {
   return {
     title: uid,
     node: el("section", { class: "episode" }, head(account, id, step),
-      hasTokens && el("div", { class: "tools" }, buttons, epochs.length > 1 && chosen, el("button", { class: "plain", click: swapped }, el("kbd", {}, "c"), " as conversation")),
+      hasTokens && el("div", { class: "tools" }, buttons, epochs.length > 1 && chosen, el("button", { class: "plain", click: swapped }, el("kbd", {}, "c"), " tokens or conversation")),
       hasTokens && key,
       el("div", { class: "columns" }, body, side)),
     shown: () => hasTokens && token !== null && pick(token),
