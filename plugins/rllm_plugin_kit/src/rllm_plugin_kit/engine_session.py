@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rllm_core.contracts.engine import Completion, EngineSetup, HostedEngine, SamplingParams
 from rllm_plugin_kit.process_state import read_process_state
 from rllm_plugin_kit.small_model import MAX_CONTEXT, SmallModel, make_renderer, save_without_weights
-
-T = TypeVar("T")
+from rllm_plugin_kit.started import StartedSession
 
 CONCURRENCY = 16
 
@@ -25,18 +24,17 @@ class Request(NamedTuple):
     session: str
 
 
-class EngineSession:
-    """One engine from start to close, on a separate event loop, with the weights of `model`."""
+class EngineSession(StartedSession):
+    """One engine from start to close, with the weights of `model`."""
 
     def __init__(self, make: Callable[[], HostedEngine]) -> None:
-        self._loop = asyncio.Runner()
         self._make = make
         self.model = SmallModel(0)
         self.version = 0
-        self.closed = False
         make_renderer()  # Import its modules first, so that the comparison does not blame the engine for them.
         self.before = read_process_state()
         self.engine = make()
+        super().__init__(self.engine)
         try:
             with tempfile.TemporaryDirectory() as directory:
                 save_without_weights(Path(directory))
@@ -49,10 +47,6 @@ class EngineSession:
     def start_copy(self) -> EngineSession:
         """A new engine with the same options."""
         return EngineSession(self._make)
-
-    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a method of the engine and return its result."""
-        return self._loop.run(coroutine)
 
     def load(self, model: SmallModel, version: int) -> None:
         """Load these weights into the engine, then overwrite the caller's copy."""
@@ -82,15 +76,6 @@ class EngineSession:
                 await self.engine.end_session(request.session)
 
         self.ask(one_by_one())
-
-    def close(self) -> None:
-        """Close the engine, twice, and the event loop."""
-        self.closed = True
-        try:
-            self.ask(self.engine.close())
-            self.ask(self.engine.close())
-        finally:
-            self._loop.close()
 
 
 def _setup(directory: Path) -> EngineSetup:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-
-T = TypeVar("T")
+from rllm_plugin_kit.started import StartedSession
 
 PROMPTS = ("one plus one is", "guess a number", "lower or higher?", "say a word")
 REQUESTS = tuple((prompt, seed) for prompt in PROMPTS for seed in range(4))
@@ -26,26 +25,21 @@ MAX_TOKENS = 6
 ROLE = "agent"
 
 
-class BackendSession:
-    """One backend from start to close. Synchronous code calls it on a separate event loop."""
+class BackendSession(StartedSession):
+    """One backend from start to close."""
 
     def __init__(self, make: type[Backend], run: RunContext, loss: PluginChoice[LossPlugin[Any]]) -> None:
+        self.backend = make()
+        super().__init__(self.backend)
         self._make = make
         self._run = run
         self._loss = loss
-        self._loop = asyncio.Runner()
         self.updates = 0
-        self.closed = False
-        self.backend = make()
         try:
             self.engine: RolloutEngine = self.ask(self.backend.start(run))
         except BaseException:
             self._loop.close()
             raise
-
-    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a method of the backend and return its result."""
-        return self._loop.run(coroutine)
 
     def start_copy(self) -> BackendSession:
         """Start a second backend with the same arguments."""
@@ -108,15 +102,6 @@ class BackendSession:
         self.ask(self.backend.load(directory))
         self.updates = updates
         self.ask(self.backend.sync_weights(updates))
-
-    def close(self) -> None:
-        """Close the backend, twice, and the event loop."""
-        self.closed = True
-        try:
-            self.ask(self.backend.close())
-            self.ask(self.backend.close())
-        finally:
-            self._loop.close()
 
     async def _complete(self, prompt: str, seed: int, sampling: Mapping[str, Any]) -> Completion:
         session = f"{prompt}/{seed}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -12,17 +13,33 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.contracts.plugin import Plugin
 from rllm_plugin_kit.plugin import PluginContract
 
+T = TypeVar("T")
 
-class Closing(Protocol):
-    """An object that must be closed after the tests."""
 
-    closed: bool
+class StartedSession:
+    """An object under test from start to close. Synchronous code calls it on a separate event loop."""
 
-    def close(self) -> None: ...
+    def __init__(self, subject: Any) -> None:
+        self._loop = asyncio.Runner()
+        self._subject = subject
+        self.closed = False
+
+    def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a method of the object and return its result."""
+        return self._loop.run(coroutine)
+
+    def close(self) -> None:
+        """Close the object, twice, and the event loop."""
+        self.closed = True
+        try:
+            self.ask(self._subject.close())
+            self.ask(self._subject.close())
+        finally:
+            self._loop.close()
 
 
 RecordT = TypeVar("RecordT", bound=Plugin[Any])
-SessionT = TypeVar("SessionT", bound=Closing)
+SessionT = TypeVar("SessionT", bound=StartedSession)
 
 
 class StartedContract(PluginContract[RecordT], Generic[RecordT, SessionT]):
