@@ -41,7 +41,7 @@ LIMITS = {
     "rllm/src/rllm/builtin/code_reward": (600, 10),
     "rllm/src/rllm/builtin/pending_rollouts": (130, 24),
     "rllm/src/rllm/builtin/plugin_packages": (599, 13),
-    "rllm/src/rllm/builtin/doctor": (2_067, 8),
+    "rllm/src/rllm/builtin/doctor": (2_085, 8),
     "rllm/src/rllm/builtin/reward_lab": (487, 14),
     "rllm/src/rllm/builtin/tree_rollouts": (322, 18),
     "plugins/rllm_vllm": (758, 12),

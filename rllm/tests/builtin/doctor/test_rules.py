@@ -122,6 +122,31 @@ def change_at(step: int, before: Sequence[Any], after: Sequence[Any]) -> list[di
     return [row for row in before if row["step"] < step] + [row for row in after if row["step"] >= step]
 
 
+@pytest.mark.parametrize(("size", "is_found"), [(2, True), (8, False)])
+def test_small_groups_are_dead_while_reward_rises(size: int, is_found: bool) -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        {"step": step, "task": str(task), "group": (step, task), "reward": reward, "solved": reward}
+        for step in range(STEPS)
+        for task in range(16)
+        for reward in random.binomial(1, 0.2 + step / 80, size=size)
+    ]
+
+    assert ("dead_groups" in names_of(run_of({}, rows))) == is_found
+
+
+def test_late_rise_is_no_plateau() -> None:
+    rise, flat = np.linspace(0, 0.6, 30), np.full(24, 0.6)
+    noise = np.random.default_rng(0).normal(size=62) / 50
+    steps = np.arange(62)
+    found = []
+    for end in (flat[:8], np.linspace(0.6, 0.75, 8)):
+        metrics = {Column.REWARD: np.concatenate([rise, flat, end]) + noise}
+        found.append(names_of(RunData(name="run", source="rllm", steps=steps, metrics=metrics)))
+
+    assert found == [["plateau"], []]
+
+
 def test_lost_tasks_are_not_too_hard() -> None:
     assert "tasks_too_hard" not in names_of(run_of({}, change_at(4, rows_of(1, 0), rows_of(0, 0))))
 

@@ -23,6 +23,8 @@ from rllm.builtin.doctor.run_data import START, Column, Groups, Rollouts, RunDat
 
 MOST = 0.75
 """Share of groups or rollouts that is most of them."""
+USUAL_SIZE = 8
+"""Number of rollouts of a group that is usual."""
 
 
 def _wrong(groups: Groups, worst: float) -> NDArray[np.bool_]:
@@ -125,6 +127,24 @@ def find_stuck_tasks(run: RunData) -> Evidence | None:
     return _of_groups(late, is_stuck, text)
 
 
+def _small_groups(rows: Rollouts) -> Evidence | None:
+    """Return evidence that groups are too small to contain right and wrong rollouts of the same task."""
+    groups = rows.groups
+    _, index = np.unique(groups.task.astype(str), return_inverse=True)
+    rates = np.bincount(index, groups.solved * groups.size) / np.bincount(index, groups.size)
+    is_mixed = np.abs(rates[index] - 0.5) <= 0.4
+    is_dead = is_mixed & groups.is_equal
+    if is_mixed.mean() < 1 / 3:
+        return None
+    known = rates[index][is_mixed]
+    usual = float(np.mean(known**USUAL_SIZE + (1 - known) ** USUAL_SIZE))
+    if not is_more_than(2 * usual, int(is_dead.sum()), int(is_mixed.sum())):
+        return None
+    text = f"the rewards are equal in {percent(is_dead.sum() / is_mixed.sum())} of the groups of tasks that are "
+    text += f"sometimes solved. With {USUAL_SIZE} rollouts, it would be {percent(usual)}"
+    return _of_groups(rows, is_dead, text)
+
+
 def find_dead_groups(run: RunData) -> Evidence | None:
     late = run.series(Column.ZERO_ADVANTAGE).part(0.5, 1)
     if run.has(Column.ROLLOUT_REWARD):
@@ -132,6 +152,8 @@ def find_dead_groups(run: RunData) -> Evidence | None:
         wrong = _wrong(rows.groups, _worst(run))
         if wrong.mean() >= 0.5:
             return _of_groups(rows, wrong, f"all rollouts are wrong in {percent(wrong.mean())} of the groups")
+        if run.has(Column.ROLLOUT_SOLVED) and (small := _small_groups(run.all_rollouts.between(0.75, 1))):
+            return small
     solved = run.series(Column.SOLVED).part(0.75, 1).median
     if late.median < 0.5 or solved > 0.8 or run.series(Column.REWARD).compare_ends().is_rise:
         return None

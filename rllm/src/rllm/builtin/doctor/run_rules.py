@@ -43,7 +43,7 @@ def find_plateau(run: RunData) -> Evidence | None:
     series = run.series(Column.REWARD)
     whole, late = series.compare_ends(), series.part(0.5, 1)
     change = late.compare_ends(1 / 2)
-    if not whole.is_rise or _is_solved(run):
+    if not whole.is_rise or _is_solved(run) or series.part(0.75, 1).compare_ends(1 / 2).is_rise:
         return None
     # The run may improve slowly, unless the upper bound of its gain is small.
     first = series.part(0, START).median
