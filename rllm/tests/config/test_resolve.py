@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, layers_from_overrides
-from rllm.config.merge import MergedValues, merge_layers
-from rllm.config.resolve import escape, resolve
+from rllm.config.merge import merge_layers
+from rllm.config.values import MergedValues, escape
 from rllm_core.errors import ConfigError
 
 Compose = Callable[..., Composed]
@@ -40,13 +40,13 @@ def test_value_left_open_by_backend_is_required(composed: Compose, backend_yaml:
 @pytest.mark.parametrize("text", ["${x}", r"\${x}", r"\\${x} ${", "plain", "a\\", "$ {x}", r"\\"])
 def test_escaped_text_resolves_to_itself(text: str) -> None:
     tree = {"a": text, "b": [{"c": text}]}
-    assert resolve(MergedValues({"x": 1, **escape(tree)})) == {"x": 1, **tree}
+    assert MergedValues({"x": 1, **escape(tree)}).resolve() == {"x": 1, **tree}
 
 
 def test_resolver_result_that_is_not_yaml_is_rejected() -> None:
     OmegaConf.register_new_resolver("rllm_test_bytes", lambda: b"x")
     try:
         with expect_error(ConfigError, "bad-value-type", "`a`"):
-            resolve(merge_layers([Layer("my.yaml", {"a": "${rllm_test_bytes:}"})], []))
+            merge_layers([Layer("my.yaml", {"a": "${rllm_test_bytes:}"})], []).resolve()
     finally:
         OmegaConf.clear_resolver("rllm_test_bytes")

@@ -8,8 +8,8 @@ from typing import Any
 from expecting import expect_error
 from hypothesis import example, given, strategies as st
 
-from rllm.config.resolve import escape
 from rllm.config.saved_config import read_config, save_config
+from rllm.config.values import escape
 from rllm_core.errors import ConfigError
 
 texts = (st.text() | st.text(alphabet="${}\\ab:#'\"\n?1e-.0xo_")).filter(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm.config.layers import Tier, layer_from_keys
-from rllm.config.merge import MergedValues, merge_layers
+from rllm.config.merge import merge_layers
 from rllm.config.passes import share_keys
-from rllm.config.resolve import resolve_interpolations
+from rllm.config.values import MergedValues
 from rllm_core.contracts.backend import SharedKey
 
 Table = tuple[SharedKey, ...]
@@ -119,7 +119,7 @@ tiers = st.sampled_from(Tier)
 @given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
 def test_shared_sides_agree_and_sharing_is_idempotent(table: Table, values: list[Any]) -> None:
     merged = share_keys(_merged(*values), table)
-    tree = resolve_interpolations(merged)
+    tree = merged.resolve_interpolations()
     for row in table:
         core = _at(tree, row.rllm)
         if core is None and row.while_null:

@@ -11,9 +11,8 @@ from typing import Any
 from pydantic import ConfigDict
 
 from rllm.config.layers import require_plain
-from rllm.config.merge import MISSING
 from rllm.config.paths import leaves
-from rllm.config.resolve import escape
+from rllm.config.values import MISSING, escape
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.params import NoParams, Params

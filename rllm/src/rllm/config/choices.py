@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, Tier, layer_from_keys
-from rllm.config.merge import MergedValues, merge_layers
+from rllm.config.merge import merge_layers
 from rllm.config.missing_packages import require_packages
 from rllm.config.packaged import base_layer, packaged_layers
 from rllm.config.passes import derive_keys, share_keys
 from rllm.config.paths import split_key
 from rllm.config.problems import as_config_error, describe, parse, wrong_value
-from rllm.config.resolve import selected_value
+from rllm.config.values import MergedValues
 from rllm_core.contracts.objective import ObjectivePlugin
 from rllm_core.errors import ConfigError, PluginError, RllmError, describe_error, did_you_mean
 from rllm_core.plugins.registry import Registry
@@ -85,11 +84,11 @@ def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
         ConfigError: a choice does not exist, or its package is missing.
     """
     chosen = _merge_over_defaults(user_layers)
-    require_packages(registry, partial(selected_value, chosen))
+    require_packages(registry, chosen.value)
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
     backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
     profile = _profile(chosen, backend)
-    lower, above = packaged_layers(backend, profile), _objective_layers(registry, selected_value(chosen, OBJECTIVE_KEY))
+    lower, above = packaged_layers(backend, profile), _objective_layers(registry, chosen.value(OBJECTIVE_KEY))
     decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
 
     def merge() -> MergedValues:
@@ -105,7 +104,7 @@ def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
                 lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
                 decided[backend.model_key] = model
     merged = merge()
-    if (preset := selected_value(merged, PRESET_KEY)) is not None:
+    if (preset := merged.value(PRESET_KEY)) is not None:
         above.append(_preset_layer(preset, merged.origin(split_key(PRESET_KEY))))
         merged = merge()
     return Choices(backend, profile, [*lower, *above], decided, merged)
@@ -143,7 +142,7 @@ def _read_model(merged: MergedValues, backend: Any) -> Any:
     """Return the model. If it follows from other keys, these are shared first."""
     rows = [row for row in backend.derived_keys if row.native == backend.model_key]
     shared = share_keys(merged, backend.shared_keys if rows else ())
-    return selected_value(derive_keys(shared, rows, backend.params), backend.model_key)
+    return derive_keys(shared, rows, backend.params).value(backend.model_key)
 
 
 def _objective_layers(registry: Registry, names: str | Sequence[str] | None) -> list[Layer]:
@@ -185,7 +184,7 @@ def _profile(chosen: MergedValues, backend: Any) -> str | None:
     Raises:
         ConfigError: the backend has no such profile.
     """
-    profile = selected_value(chosen, PROFILE_KEY)
+    profile = chosen.value(PROFILE_KEY)
     if profile is None or (isinstance(profile, str) and profile in backend.profiles):
         return profile
     path = split_key(PROFILE_KEY)
@@ -198,7 +197,7 @@ def _profile(chosen: MergedValues, backend: Any) -> str | None:
 
 
 def _name(key: str, chosen: MergedValues) -> str:
-    name = selected_value(chosen, key)
+    name = chosen.value(key)
     if not isinstance(name, str):
         path = split_key(key)
         raise ConfigError("wrong-value", f"{wrong_value(path, name, chosen.origin(path))}: expected text.")
@@ -220,7 +219,7 @@ def registry_for(user_layers: Sequence[Layer]) -> Registry:
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
     """Return the section ``rllm.plugins``. The registry for the composition depends on it."""
     merged = _merge_over_defaults(user_layers)
-    values = {name: selected_value(merged, f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
+    values = {name: merged.value(f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
     try:
         return parse(PluginsSection, values)
     except ValidationError as error:

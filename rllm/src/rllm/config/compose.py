@@ -18,16 +18,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rllm.config.choices import Choices, read_choices
+from rllm.config.environment_variables import format_tree, from_environment, hide_environment
 from rllm.config.external_sections import compare_with_packaged_values
 from rllm.config.keys import find_section, idle_reason, known_keys
 from rllm.config.layers import Layer, Tier
-from rllm.config.merge import MergedValues, Origin, merge_layers
+from rllm.config.merge import merge_layers
 from rllm.config.packaged import DEFAULT, fill_defaults
 from rllm.config.passes import derive_keys, run_passes
 from rllm.config.paths import ABSENT, KeyPath, leaves, pick_keys, split_key, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, option_hints, parse, wrong_value
-from rllm.config.resolve import format_tree, from_environment, hide_environment, resolve, resolve_interpolations
 from rllm.config.saved_config import NUMBERED, UNUSED, add_layers, changed_since, is_saved_config, stored_layers
+from rllm.config.values import Entry, MergedValues, Origin
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
@@ -109,7 +110,7 @@ def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
         if problems := compare_with_packaged_values(values.tree, values.merged, choices.backend, choices.profile):
             raise as_config_error(problems)
         composed = _validate(registry, values)
-    unused = [split_key(key) for key in composed.by_user if idle_reason(choices.backend, key)]
+    unused = [key for key in composed.by_user if idle_reason(choices.backend, key)]
     return replace(
         composed,
         unused_defaults=_values_without_user(values, layers, unused) if unused else {},
@@ -133,24 +134,25 @@ def _merge(registry: Registry, user_layers: Sequence[Layer]) -> _Values:
     """Merge the user's layers over the layers that they choose, and resolve the values."""
     choices = read_choices(registry, user_layers)
     merged = run_passes(choices.merged, registry, choices.backend, choices.decided)
-    tree = resolve(merged)
+    tree = merged.resolve()
     merged.marks |= dict.fromkeys(fill_defaults(tree, choices.backend.params), Origin(DEFAULT, Tier.PACKAGED))
     return _Values(choices, merged, tree, from_environment(merged, tree))
 
 
-def _values_without_user(values: _Values, layers: Sequence[Layer], keys: Sequence[KeyPath]) -> dict[str, Any]:
+def _values_without_user(values: _Values, layers: Sequence[Layer], keys: Sequence[str]) -> dict[str, Any]:
     """Return the values that keys of the backend would have if the user did not set them, with all others unchanged."""
-    choices = values.choices
-    backend = choices.backend
+    choices, backend = values.choices, values.choices.backend
     lower = merge_layers([*choices.lower, *(each for each in layers if each.tier < Tier.USER)], choices.schemas)
     fill_defaults(lower.tree, backend.params)
-    derived = {split_key(row.native) for row in backend.derived_keys}
-    known = [path for path in keys if path in derived or value_at(lower.tree, path) is not ABSENT]
-    merged = values.merged.copy()
-    for path in known:
-        value = value_at(lower.tree, path)
-        merged.put(path, None if value is ABSENT else value, DEFAULT, lower.tier(path))
-    return pick_keys(resolve_interpolations(derive_keys(merged, backend.derived_keys, backend.params)), known)
+    derived = {row.native for row in backend.derived_keys}
+    defaults = {key: value_at(lower.tree, split_key(key)) for key in keys}
+    entries = [
+        Entry(key, value, None if value is ABSENT else value, DEFAULT, lower.tier(split_key(key)))
+        for key, value in defaults.items()
+        if value is not ABSENT or key in derived
+    ]
+    merged = derive_keys(values.merged.replace_entries(entries), backend.derived_keys, backend.params)
+    return pick_keys(merged.resolve_interpolations(), [split_key(entry.key) for entry in entries])
 
 
 def _split_saved_layer(layer: Layer, registry: Registry) -> list[Layer]:

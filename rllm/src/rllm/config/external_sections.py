@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from rllm.config.keys import known_keys
 from rllm.config.layers import Tier
-from rllm.config.merge import MergedValues
 from rllm.config.packaged import packaged_values
 from rllm.config.paths import KeyPath, leaves, split_key
 from rllm.config.problems import MOST_SHOWN, ConfigLine, unknown_key, wrong_value
+from rllm.config.values import MergedValues
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ExternalSection
 

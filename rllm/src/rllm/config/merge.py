@@ -12,80 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
 from rllm.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm.config.layers import COMMAND_LINE, Layer, Tier
-from rllm.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath
 from rllm.config.problems import expected_mapping, wrong_value
+from rllm.config.values import MISSING, MergedValues, Origin
 from rllm_core.errors import ConfigError
-
-MISSING = "???"
-"""Marks a value that the user must set before the run can start."""
-
-
-class Origin(NamedTuple):
-    """The layer that a value came from, and its tier."""
-
-    label: str
-    tier: Tier
-
-
-@dataclass
-class MergedValues:
-    """Values of several layers in one tree, interpolations not yet resolved."""
-
-    tree: dict[str, Any] = field(default_factory=dict)
-    marks: dict[KeyPath, Origin] = field(default_factory=dict)
-    """Origin of every value that a layer set. Keys below it have the same origin unless they have their own mark."""
-    warnings: tuple[str, ...] = ()
-    """Warnings for the user about values that do not apply."""
-
-    def copy(self) -> MergedValues:
-        """Return the same values and origins. A change to them does not change the original."""
-        return MergedValues(deepcopy(self.tree), dict(self.marks), self.warnings)
-
-    def origin(self, path: KeyPath) -> str:
-        """Return the origin of a key's value. For a section with several origins, return all of them."""
-        return self.mark(path).label
-
-    def tier(self, path: KeyPath) -> Tier:
-        """Return the highest tier among the origins of a key."""
-        return self.mark(path).tier
-
-    def mark(self, path: KeyPath) -> Origin:
-        """Return the labels of all origins of a key as one, and their highest tier."""
-        above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
-        found = [*islice(above, 1), *(self.marks[key] for key in self._marked_below(path))]
-        label = ", ".join(dict.fromkeys(origin.label for origin in found))
-        return Origin(label, max((origin.tier for origin in found), default=Tier.PACKAGED))
-
-    def _marked_below(self, path: KeyPath) -> list[KeyPath]:
-        if not isinstance(value_at(self.tree, path), dict):
-            return []  # Most keys hold a value: looking through all marks for each would take quadratic time.
-        return [key for key in self.marks if len(key) > len(path) and key[: len(path)] == path]
-
-    def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
-        """Set a value, as a layer above all others would."""
-        self.clear_origin(path)
-        try:
-            put_at(self.tree, path, deepcopy(value))
-        except NoSectionError as error:
-            given = wrong_value(error.path, error.value, self.origin(error.path))
-            raise ConfigError(
-                "not-a-mapping", f"{given} and cannot hold `{'.'.join(path)}`.", "Write its keys one by one."
-            ) from error
-        self.marks[path] = Origin(origin, tier)
-
-    def clear_origin(self, path: KeyPath) -> None:
-        """Remove the marks of a key and of all keys below it, while its value is still in the tree."""
-        for key in (path, *self._marked_below(path)):
-            self.marks.pop(key, None)
 
 
 def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> MergedValues:

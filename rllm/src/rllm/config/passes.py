@@ -8,23 +8,24 @@ Derived keys are backend keys whose values are computed from other keys, unless 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from rllm.config.keys import value_keys
 from rllm.config.layers import Tier
-from rllm.config.merge import MISSING, MergedValues
-from rllm.config.packaged import DEFAULT, base_layer, fill_defaults
-from rllm.config.paths import ABSENT, identical, leaves, put_at, split_key, value_at
-from rllm.config.problems import show_value, typed_value, wrong_value
-from rllm.config.resolve import escape, is_from_environment, resolved_at, selected_value
+from rllm.config.packaged import DEFAULT
+from rllm.config.paths import identical, leaves, split_key
+from rllm.config.problems import typed_value
+from rllm.config.values import Entry, MergedValues, escape
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import TrainerSection
+
+EPOCHS, BATCHES = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
 
 
 def run_passes(merged: MergedValues, registry: Registry, backend: Any, decided: Mapping[str, str]) -> MergedValues:
@@ -44,46 +45,24 @@ def run_passes(merged: MergedValues, registry: Registry, backend: Any, decided: 
     return merged
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One path's value, as the core spells it."""
-
-    key: str
-    value: Any
-    """`ABSENT` where there is none, it is ``???``, or it is null."""
-    tier: Tier
-    origin: str
-    given_null: bool = False
-    """True if a user set it to null, or to the value that means the core's null."""
-
-    @property
-    def is_set(self) -> bool:
-        return self.value is not ABSENT
-
-    @property
-    def by_user(self) -> bool:
-        return self.is_set and self.tier >= Tier.USER
-
-    def __str__(self) -> str:
-        return f"`{self.key}` is {show_value(self.value)} (from {self.origin})"
-
-
 def share_keys(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValues:
     """Make all shared keys agree. The result has warnings for the user."""
-    if not shared:
-        return merged
-    merged = merged.copy()
-    tree = resolved_at(
-        merged, {split_key(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
-    )
+    entries = merged.read({key for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)})
+    changed: list[Entry] = []
     warnings: list[str] = []
     by_core_key: dict[str, list[SharedKey]] = {}
     for row in shared:
         by_core_key.setdefault(row.rllm, []).append(row)
     # Keys that others fall back on come first.
     for core_key, rows in sorted(by_core_key.items(), key=lambda item: any(row.while_null for row in item[1])):
-        warnings += _agree(merged, tree, core_key, rows)
-    return replace(merged, warnings=(*merged.warnings, *warnings))
+        core, natives = entries[core_key], [_core_spelling(entries[row.native], row) for row in rows]
+        winner = _find_winner(core, natives, rows, entries)
+        agreed = list(_agree(core, winner, natives, rows, entries))
+        changed += agreed
+        entries |= {entry.key: entry for entry in agreed}
+        for row, native in zip(rows, natives, strict=True):
+            warnings += _warnings(core, native, winner, row)
+    return merged.replace_entries(changed, warnings)
 
 
 def choose_length(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValues:
@@ -91,16 +70,19 @@ def choose_length(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedVa
 
     The core's key and the backend's native key for the same setting agree already, and this keeps them equal.
     """
-    epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
-    if selected_value(merged, batches) == -1:
+    if merged.value(BATCHES) == -1:
         return merged
-    merged = merged.copy()
-    by_epochs, by_batches = (merged.tier(split_key(key)) for key in (epochs, batches))
-    if by_epochs > by_batches:
-        _put_both(merged, shared, batches, -1, merged.origin(split_key(epochs)), by_epochs)
-    elif by_batches > by_epochs:
-        _put_both(merged, shared, epochs, value_at(base_layer().tree, split_key(epochs)), DEFAULT, Tier.PACKAGED)
-    return merged
+    epochs, batches = merged.read([EPOCHS, BATCHES]).values()
+    if epochs.tier > batches.tier:
+        core = Entry(BATCHES, -1, -1, epochs.origin, epochs.tier)
+    elif batches.tier > epochs.tier:
+        default = TrainerSection.model_fields["total_epochs"].default
+        core = Entry(EPOCHS, default, default, DEFAULT, Tier.PACKAGED)
+    else:
+        return merged
+    rows = [row for row in shared if row.rllm == core.key]
+    natives = [core.give(row.native, _native_spelling(core.value, row), core.origin) for row in rows]
+    return merged.replace_entries([core, *natives])
 
 
 def derive_keys(merged: MergedValues, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> MergedValues:
@@ -112,24 +94,16 @@ def derive_keys(merged: MergedValues, derived: Sequence[DerivedKey], schema: typ
     Raises:
         ConfigError: a value cannot be computed from the values of the other keys.
     """
-    if not derived:
-        return merged
-    merged = merged.copy()
-    tree = resolved_at(merged, {split_key(key) for row in derived for key in (row.native, *row.of)})
-    fill_defaults(tree, schema)
-    for row in derived:
-        path = split_key(row.native)
-        if merged.tier(path) < Tier.SAVED:
-            value = _derive(merged, tree, row)
-            merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
-            put_at(tree, path, value)
-    return merged
+    entries = merged.read({key for row in derived for key in (row.native, *row.of)}, schema)
+    return merged.replace_entries(
+        _derive(row, [entries[key] for key in row.of]) for row in derived if entries[row.native].tier < Tier.SAVED
+    )
 
 
 def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> None:
     """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
-        if (now := selected_value(merged, key)) != value:
+        if (now := merged.value(key)) != value:
             origin = merged.origin(split_key(key))
             raise ConfigError(
                 "backend-mismatch",
@@ -170,55 +144,33 @@ def require_own_sections(merged: MergedValues, backend: Any, registry: Registry)
             )
 
 
-def _put_both(
-    merged: MergedValues, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier
-) -> None:
-    """Set a key of the core, and the native keys that share it."""
-    merged.put(split_key(core_key), value, origin, tier)
-    for row in shared:
-        if row.rllm == core_key:
-            merged.put(split_key(row.native), _native_spelling(value, row), origin, tier)
-
-
-def _derive(merged: MergedValues, tree: dict[str, Any], row: DerivedKey) -> Any:
-    sources = {split_key(key): value_at(tree, split_key(key)) for key in row.of}
-    sources = {path: None if value in (ABSENT, MISSING) else value for path, value in sources.items()}
-    try:
-        return row.derive(*sources.values())
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        # Values are validated later; these may be anything.
-        given = ", ".join(
-            wrong_value(path, value, merged.origin(path) or DEFAULT)
-            if value is not None
-            else f"`{'.'.join(path)}` is not set"
-            for path, value in sources.items()
-        )
-        raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
-
-
-def _agree(merged: MergedValues, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
-    core = _side(merged, tree, core_key, ())
-    natives = [_side(merged, tree, row.native, row.spelled) for row in rows]
-    own = [side for row, side in zip(rows, natives, strict=True) if not _is_idle(merged, tree, side, row)]
+def _find_winner(
+    core: Entry, natives: Sequence[Entry], rows: Sequence[SharedKey], entries: Mapping[str, Entry]
+) -> Entry:
+    """Return the entry whose value applies to the core's key and to the native keys that share it."""
+    own = [native for row, native in zip(rows, natives, strict=True) if not _is_idle(native, row, entries)]
     # `max` keeps the first of equals: of several native keys in one tier the one named first counts.
-    native = max(own, key=lambda side: side.tier, default=core)
-    winner = native if not core.is_set or native.tier > core.tier else core
+    native = max(own, key=lambda entry: entry.tier, default=core)
+    return native if not core.is_set or native.tier > core.tier else core
+
+
+def _agree(
+    core: Entry, winner: Entry, natives: Sequence[Entry], rows: Sequence[SharedKey], entries: Mapping[str, Entry]
+) -> Iterator[Entry]:
+    """Yield the entries that change, so that the core's key and the native keys have the winner's value."""
     if winner is not core:
-        _put(merged, tree, core_key, winner.value, winner, f"{winner.origin}, by {winner.key}")
-    for row, side in zip(rows, natives, strict=True):
-        source = winner
-        if not winner.is_set and row.while_null:
-            source = _side(merged, tree, row.while_null, ())
+        yield winner.give(core.key, winner.value, f"{winner.origin}, by {winner.key}")
+    for row, native in zip(rows, natives, strict=True):
+        source = entries[row.while_null] if row.while_null and not winner.is_set else winner
         if not source.is_set:
             continue
         value = _native_spelling(source.value, row)
-        if _bare(side.value) != _bare(source.value) or not identical(value_at(tree, split_key(row.native)), value):
-            origin = side.origin if source is side else f"{source.origin}, by {source.key}"
-            _put(merged, tree, row.native, value, source, origin)
-    return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
+        if _bare(native.value) != _bare(source.value) or not identical(entries[native.key].value, value):
+            origin = native.origin if source is native else f"{source.origin}, by {source.key}"
+            yield source.give(native.key, value, origin)
 
 
-def _is_idle(merged: MergedValues, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
+def _is_idle(native: Entry, row: SharedKey, entries: Mapping[str, Entry]) -> bool:
     """True if a native key has no value from a user.
 
     If null for the core's key means "same as another key", a packaged default is ignored. A value that an earlier
@@ -226,12 +178,12 @@ def _is_idle(merged: MergedValues, tree: dict[str, Any], native: _Side, row: Sha
     """
     if not native.is_set or row.while_null is None:
         return not native.is_set
-    instead = _side(merged, tree, row.while_null, ())
-    return native.tier is Tier.PACKAGED or identical(native.value, instead.value)
+    return native.tier is Tier.PACKAGED or identical(native.value, entries[row.while_null].value)
 
 
-def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iterable[str]:
-    if native.given_null and winner.is_set and native.tier >= winner.tier:
+def _warnings(core: Entry, native: Entry, winner: Entry, row: SharedKey) -> Iterator[str]:
+    given_null = native.value is None and native.tier >= Tier.USER
+    if given_null and winner.is_set and native.tier >= winner.tier:
         yield f"`{native.key}` is null (from {native.origin}), but {winner}: the latter counts. Set only `{core.key}`."
     if not (native.by_user and winner.is_set):
         return
@@ -243,26 +195,14 @@ def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iter
         yield f"{native}, which is deprecated: set `{core.key}` instead."
 
 
-def _side(merged: MergedValues, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
-    path = split_key(key)
-    value = value_at(tree, path)
-    for core_value, native_value in spelled:
-        if identical(value, native_value):
-            value = core_value
-            break
-    origin, tier = merged.mark(path)
-    given_null = value is None and tier >= Tier.USER
-    if value is None or value == MISSING:
-        value = ABSENT
-    return _Side(key, value, tier, origin, given_null)
+def _core_spelling(native: Entry, row: SharedKey) -> Entry:
+    spelled = (core_value for core_value, native_value in row.spelled if identical(native.value, native_value))
+    return native._replace(value=next(spelled, native.value))
 
 
 def _native_spelling(value: Any, row: SharedKey) -> Any:
     value = _bare(value)
-    for core_value, native_value in row.spelled:
-        if identical(value, core_value):
-            return native_value
-    return value
+    return next((native_value for core_value, native_value in row.spelled if identical(value, core_value)), value)
 
 
 def _bare(value: Any) -> Any:
@@ -273,8 +213,12 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _put(merged: MergedValues, tree: dict[str, Any], key: str, value: Any, source: _Side, origin: str) -> None:
-    path = split_key(key)
-    written = value_at(merged.tree, split_key(source.key))
-    merged.put(path, written if is_from_environment(written) else escape(value), origin, source.tier)
-    put_at(tree, path, value)
+def _derive(row: DerivedKey, sources: Sequence[Entry]) -> Entry:
+    values = [source.value if source.is_set else None for source in sources]
+    try:
+        value = row.derive(*values)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # Values are validated later; these may be anything.
+        given = ", ".join(str(source) if source.is_set else f"`{source.key}` is not set" for source in sources)
+        raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
+    return Entry(row.native, value, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)

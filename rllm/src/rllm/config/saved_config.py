@@ -16,7 +16,6 @@ from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, layer_from_file
 from rllm.config.merge import merge_layers
 from rllm.config.paths import KeyPath, identical, leaves, pick_keys, put_at, value_at, without
-from rllm.config.resolve import resolve
 from rllm.config.yaml_text import as_yaml
 from rllm_core.errors import ConfigError
 from rllm_core.files import write_atomically
@@ -45,7 +44,7 @@ def save_config(tree: Mapping[str, Any], directory: str | Path) -> Path:
 
 def read_config(directory: str | Path) -> dict[str, Any]:
     """Read what `save_config` wrote, interpolations resolved."""
-    return resolve(merge_layers([layer_from_file(Path(directory) / FILE_NAME)], []))
+    return merge_layers([layer_from_file(Path(directory) / FILE_NAME)], []).resolve()
 
 
 def add_layers(tree: Mapping[str, Any], given: Sequence[Layer]) -> dict[str, Any]:

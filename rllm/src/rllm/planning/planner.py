@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from rllm.config.choices import DEFAULT_OBJECTIVE, chosen_objectives
 from rllm.config.compose import Composed
-from rllm.config.resolve import hide_environment
+from rllm.config.environment_variables import hide_environment
 from rllm.planning import async_training, idle_checks, plugin_checks, term_checks
 from rllm.planning.async_training import with_correction
 from rllm.planning.parts import resolve_parts
