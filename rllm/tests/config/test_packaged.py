@@ -13,8 +13,9 @@ from pydantic import BaseModel, Field
 
 from rllm.config import packaged
 from rllm.config.compose import Composed
+from rllm.config.keys import fill_defaults
 from rllm.config.layers import Layer, Tier
-from rllm.config.packaged import base_layer, fill_defaults, packaged_layers, search_path_entries
+from rllm.config.packaged import base_layer, packaged_layers, search_path_entries
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_core.plugins.registry import Registry

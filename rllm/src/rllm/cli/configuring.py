@@ -214,9 +214,9 @@ def plan_and_registry(request: Request, lower_layers: Sequence[Layer] = ()) -> t
 
 def _composed_for(request: Request, lower_layers: Sequence[Layer]) -> tuple[Composed, Registry]:
     layers = [*lower_layers, *(layer_from_file(file) for file in request.files)]
+    overrides = layers_from_overrides(request.overrides)
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_keys({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
-    overrides = layers_from_overrides(request.overrides)
     registry = registry_for([*layers, *overrides])
     if request.model is not None:
         key = chosen_backend(registry, [*layers, *overrides]).model_key

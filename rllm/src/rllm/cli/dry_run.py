@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rllm.config.packaged import DEFAULT
+from rllm.config.keys import DEFAULT
 from rllm.config.paths import leaves
 from rllm.planning.async_training import recommend
 from rllm.planning.plan import RunPlan

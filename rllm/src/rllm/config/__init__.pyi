@@ -1,6 +1,7 @@
 from .choices import import_modules as import_modules
 from .external_sections import takes_key as takes_key
 from .keys import (
+    DEFAULT as DEFAULT,
     covers as covers,
     find_section as find_section,
     idle_reason as idle_reason,
@@ -15,7 +16,7 @@ from .layers import (
     read_config_text as read_config_text,
     read_override as read_override,
 )
-from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
+from .packaged import packaged_values as packaged_values
 from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, split_key as split_key, value_at as value_at
 from .problems import (
     as_config_error as as_config_error,

@@ -6,7 +6,7 @@ The user's layers choose the backend, its profile, the environment and the objec
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rllm.config.environment_variables import from_environment
 from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, Tier, layer_from_keys
 from rllm.config.merge import merge_layers
 from rllm.config.missing_packages import require_packages
 from rllm.config.packaged import base_layer, packaged_layers
-from rllm.config.passes import derive_keys, share_keys
-from rllm.config.paths import split_key
+from rllm.config.passes import read_model, run_passes
+from rllm.config.paths import KeyPath, split_key
 from rllm.config.problems import as_config_error, describe, parse, wrong_value
 from rllm.config.values import MergedValues
 from rllm_core.contracts.objective import ObjectivePlugin
@@ -58,18 +59,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The backend and the layers below the user's."""
+class RunValues:
+    """The backend of a run, and the values of all layers before validation."""
 
     backend: Any
     """The backend's plugin spec."""
     profile: str | None
     lower: Sequence[Layer]
     """Layers of the packages and of the environment, lowest first."""
-    decided: dict[str, str]
-    """Keys for whose values the layers were chosen."""
     merged: MergedValues
-    """Values of all layers."""
+    """Values of all layers, after `run_passes`."""
+    tree: dict[str, Any]
+    """Values of `merged`, resolved, with the defaults of the backend's schema."""
+    from_environment: Mapping[KeyPath, tuple[Any, Any]]
+    """Values that contain environment variables, see `from_environment`."""
 
     @property
     def schemas(self) -> tuple[type[BaseModel], type[BaseModel]]:
@@ -77,37 +80,37 @@ class Choices:
         return RunConfig, self.backend.params
 
 
-def read_choices(registry: Registry, user_layers: Sequence[Layer]) -> Choices:
-    """Read the choices in the user's layers.
+def merge_run(registry: Registry, user_layers: Sequence[Layer]) -> RunValues:
+    """Merge the user's layers over the layers that their choices bring, run the passes, and resolve the values.
 
     Raises:
-        ConfigError: a choice does not exist, or its package is missing.
+        ConfigError: a choice does not exist, its package is missing, or a value is wrong.
     """
     chosen = _merge_over_defaults(user_layers)
-    require_packages(registry, chosen.value)
-    backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
-    backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
+    require_packages(registry, chosen.early_value)
+    backend, environment = _plugin(registry, "backend", BACKEND_KEY, chosen), None
     profile = _profile(chosen, backend)
-    lower, above = packaged_layers(backend, profile), _objective_layers(registry, chosen.value(OBJECTIVE_KEY))
-    decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
-
-    def merge() -> MergedValues:
-        return merge_layers([*lower, *above, *user_layers], (RunConfig, backend.params))
-
-    if environment_name != NO_ENVIRONMENT:
-        environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
+    decided = {key: chosen.early_value(key) for key in (BACKEND_KEY, ENVIRONMENT_KEY)}
+    objectives = chosen.early_value(OBJECTIVE_KEY)
+    lower, above = packaged_layers(backend, profile), _objective_layers(registry, objectives)
+    if decided[ENVIRONMENT_KEY] != NO_ENVIRONMENT:
+        environment = _plugin(registry, "environment", ENVIRONMENT_KEY, chosen)
         lower.append(layer_from_keys(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
-        if environment.recipes and isinstance(model := _read_model(merge(), backend), str):
-            recipe = f"{backend.name}/{model}"
-            if recipe in environment.recipes:
-                origin = f"recipe {environment.name} {recipe}"
-                lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
-                decided[backend.model_key] = model
-    merged = merge()
-    if (preset := merged.value(PRESET_KEY)) is not None:
+    schemas = (RunConfig, backend.params)
+    merged = merge_layers([*lower, *above, *user_layers], schemas)
+    if environment and environment.recipes:
+        model = read_model(merged, backend)
+        if (recipe := f"{backend.name}/{model}") in environment.recipes:
+            origin = f"recipe {environment.name} {recipe}"
+            lower.append(layer_from_keys(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
+            decided[backend.model_key] = model
+            merged = merge_layers([*lower, *above, *user_layers], schemas)
+    if (preset := merged.early_value(PRESET_KEY)) is not None:
         above.append(_preset_layer(preset, merged.origin(split_key(PRESET_KEY))))
-        merged = merge()
-    return Choices(backend, profile, [*lower, *above], decided, merged)
+        merged = merge_layers([*lower, *above, *user_layers], schemas)
+    merged = run_passes(merged, registry, backend, decided)
+    tree = merged.resolve(backend.params)
+    return RunValues(backend, profile, [*lower, *above], merged, tree, from_environment(merged.tree, tree))
 
 
 def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
@@ -117,7 +120,7 @@ def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
         ConfigError: there is no such backend.
     """
     chosen = _merge_over_defaults(user_layers)
-    return _plugin(registry, "backend", _name(BACKEND_KEY, chosen), BACKEND_KEY, chosen)
+    return _plugin(registry, "backend", BACKEND_KEY, chosen)
 
 
 def chosen_objectives(registry: Registry, names: str | Sequence[str] | None) -> list[ObjectivePlugin]:
@@ -136,13 +139,6 @@ def chosen_objectives(registry: Registry, names: str | Sequence[str] | None) -> 
 def _merge_over_defaults(user_layers: Sequence[Layer]) -> MergedValues:
     """Return the user's values over the core's defaults, with which all other layers are chosen."""
     return merge_layers([base_layer(), *user_layers], [RunConfig])
-
-
-def _read_model(merged: MergedValues, backend: Any) -> Any:
-    """Return the model. If it follows from other keys, these are shared first."""
-    rows = [row for row in backend.derived_keys if row.native == backend.model_key]
-    shared = share_keys(merged, backend.shared_keys if rows else ())
-    return derive_keys(shared, rows, backend.params).value(backend.model_key)
 
 
 def _objective_layers(registry: Registry, names: str | Sequence[str] | None) -> list[Layer]:
@@ -170,12 +166,14 @@ def _preset_layer(name: object, origin: str) -> Layer:
     return layer_from_keys(values, f"preset {name}", Tier.ENVIRONMENT)
 
 
-def _plugin(registry: Registry, kind: str, name: str, key: str, chosen: MergedValues) -> Any:
+def _plugin(registry: Registry, kind: str, key: str, chosen: MergedValues) -> Any:
+    name, path = chosen.early_value(key), split_key(key)
+    if not isinstance(name, str):
+        raise ConfigError("wrong-value", f"{wrong_value(path, name, chosen.origin(path))}: expected text.")
     try:
         return registry.get(kind, name).plugin
     except PluginError as error:
-        origin = chosen.origin(split_key(key))
-        raise ConfigError(error.code, f"`{key}` (from {origin}): {error.message}", error.hint) from error
+        raise ConfigError(error.code, f"`{key}` (from {chosen.origin(path)}): {error.message}", error.hint) from error
 
 
 def _profile(chosen: MergedValues, backend: Any) -> str | None:
@@ -184,7 +182,7 @@ def _profile(chosen: MergedValues, backend: Any) -> str | None:
     Raises:
         ConfigError: the backend has no such profile.
     """
-    profile = chosen.value(PROFILE_KEY)
+    profile = chosen.early_value(PROFILE_KEY)
     if profile is None or (isinstance(profile, str) and profile in backend.profiles):
         return profile
     path = split_key(PROFILE_KEY)
@@ -194,14 +192,6 @@ def _profile(chosen: MergedValues, backend: Any) -> str | None:
         f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.",
         has,
     )
-
-
-def _name(key: str, chosen: MergedValues) -> str:
-    name = chosen.value(key)
-    if not isinstance(name, str):
-        path = split_key(key)
-        raise ConfigError("wrong-value", f"{wrong_value(path, name, chosen.origin(path))}: expected text.")
-    return name
 
 
 def registry_for(user_layers: Sequence[Layer]) -> Registry:
@@ -219,7 +209,7 @@ def registry_for(user_layers: Sequence[Layer]) -> Registry:
 def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
     """Return the section ``rllm.plugins``. The registry for the composition depends on it."""
     merged = _merge_over_defaults(user_layers)
-    values = {name: merged.value(f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
+    values = {name: merged.early_value(f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
     try:
         return parse(PluginsSection, values)
     except ValidationError as error:

@@ -3,8 +3,7 @@
 From lowest to highest: the defaults of the core's schema, the backend's YAML file, the environment's defaults, its
 recipe for the chosen model, the chosen preset of rollout correction, ``--config`` files in order, the command line.
 
-The user's layers choose which other layers are below them, see `read_choices`. Then all layers are merged once. Passes
-over the merged values follow, see `run_passes`.
+The user's layers choose which other layers are below them. `merge_run` merges all layers, and `run_passes` follows.
 """
 
 from __future__ import annotations
@@ -17,18 +16,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm.config.choices import Choices, read_choices
-from rllm.config.environment_variables import format_tree, from_environment, hide_environment
+from rllm.config.choices import RunValues, merge_run
+from rllm.config.environment_variables import format_tree, hide_environment
 from rllm.config.external_sections import compare_with_packaged_values
-from rllm.config.keys import find_section, idle_reason, known_keys
+from rllm.config.keys import DEFAULT, fill_defaults, find_section, idle_reason, known_keys
 from rllm.config.layers import Layer, Tier
 from rllm.config.merge import merge_layers
-from rllm.config.packaged import DEFAULT, fill_defaults
-from rllm.config.passes import derive_keys, run_passes
+from rllm.config.passes import derive_keys
 from rllm.config.paths import ABSENT, KeyPath, leaves, pick_keys, split_key, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, option_hints, parse, wrong_value
 from rllm.config.saved_config import NUMBERED, UNUSED, add_layers, changed_since, is_saved_config, stored_layers
-from rllm.config.values import Entry, MergedValues, Origin
+from rllm.config.values import Entry
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
@@ -104,55 +102,33 @@ def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
     layers = [part for layer in user_layers for part in _split_saved_layer(layer, registry)]
-    values = _merge(registry, layers)
-    choices = values.choices
-    with hide_environment(values.from_environment):
-        if problems := compare_with_packaged_values(values.tree, values.merged, choices.backend, choices.profile):
+    run = merge_run(registry, layers)
+    with hide_environment(run.from_environment):
+        if problems := compare_with_packaged_values(run.tree, run.merged, run.backend, run.profile):
             raise as_config_error(problems)
-        composed = _validate(registry, values)
-    unused = [key for key in composed.by_user if idle_reason(choices.backend, key)]
+        composed = _validate(registry, run)
+    unused = [key for key in composed.by_user if idle_reason(run.backend, key)]
     return replace(
         composed,
-        unused_defaults=_values_without_user(values, layers, unused) if unused else {},
-        from_environment=values.from_environment,
+        unused_defaults=_values_without_user(run, layers, unused) if unused else {},
+        from_environment=run.from_environment,
         user_layers=tuple(layers),
     )
 
 
-@dataclass(frozen=True)
-class _Values:
-    """The values of a run before validation."""
-
-    choices: Choices
-    merged: MergedValues
-    tree: dict[str, Any]
-    """Values of `merged`, resolved."""
-    from_environment: Mapping[KeyPath, tuple[Any, Any]]
-
-
-def _merge(registry: Registry, user_layers: Sequence[Layer]) -> _Values:
-    """Merge the user's layers over the layers that they choose, and resolve the values."""
-    choices = read_choices(registry, user_layers)
-    merged = run_passes(choices.merged, registry, choices.backend, choices.decided)
-    tree = merged.resolve()
-    merged.marks |= dict.fromkeys(fill_defaults(tree, choices.backend.params), Origin(DEFAULT, Tier.PACKAGED))
-    return _Values(choices, merged, tree, from_environment(merged, tree))
-
-
-def _values_without_user(values: _Values, layers: Sequence[Layer], keys: Sequence[str]) -> dict[str, Any]:
+def _values_without_user(run: RunValues, layers: Sequence[Layer], keys: Sequence[str]) -> dict[str, Any]:
     """Return the values that keys of the backend would have if the user did not set them, with all others unchanged."""
-    choices, backend = values.choices, values.choices.backend
-    lower = merge_layers([*choices.lower, *(each for each in layers if each.tier < Tier.USER)], choices.schemas)
+    backend = run.backend
+    lower = merge_layers([*run.lower, *(each for each in layers if each.tier < Tier.USER)], run.schemas)
     fill_defaults(lower.tree, backend.params)
-    derived = {row.native for row in backend.derived_keys}
-    defaults = {key: value_at(lower.tree, split_key(key)) for key in keys}
+    texts = {key: value_at(lower.tree, split_key(key)) for key in keys}
+    texts |= {row.native: None for row in backend.derived_keys if texts.get(row.native) is ABSENT}
     entries = [
-        Entry(key, value, None if value is ABSENT else value, DEFAULT, lower.tier(split_key(key)))
-        for key, value in defaults.items()
-        if value is not ABSENT or key in derived
+        Entry(key, None, text, DEFAULT, lower.tier(split_key(key))) for key, text in texts.items() if text is not ABSENT
     ]
-    merged = derive_keys(values.merged.replace_entries(entries), backend.derived_keys, backend.params)
-    return pick_keys(merged.resolve_interpolations(), [split_key(entry.key) for entry in entries])
+    merged = derive_keys(run.merged.replace_entries(entries), backend.derived_keys, backend.params)
+    tree = merged.resolve_interpolations()
+    return pick_keys(tree, [split_key(entry.key) for entry in entries])
 
 
 def _split_saved_layer(layer: Layer, registry: Registry) -> list[Layer]:
@@ -161,14 +137,14 @@ def _split_saved_layer(layer: Layer, registry: Registry) -> list[Layer]:
         return [layer]
     stored = stored_layers(layer)
     given = [each for each in stored if each.origin != UNUSED]
-    now = _merge(registry, given)
+    now = merge_run(registry, given)
     # If a caller resolved the interpolations of a saved configuration, it contains values instead of interpolations.
     same = [format_tree(now.tree, now.from_environment), now.tree, *(each.tree for each in stored if each not in given)]
     return [*(each for each in given if each.origin != NUMBERED), changed_since(layer, same)]
 
 
-def _validate(registry: Registry, values: _Values) -> Composed:
-    tree, merged, schemas = values.tree, values.merged, values.choices.schemas
+def _validate(registry: Registry, run: RunValues) -> Composed:
+    tree, merged, schemas = run.tree, run.merged, run.schemas
     keys = tuple(dict.fromkeys(key for schema in schemas for key in known_keys(schema)))
     instances: list[BaseModel] = []
     problems: list[ConfigLine] = []

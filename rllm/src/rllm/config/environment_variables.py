@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rllm.config.paths import KeyPath, leaves, put_at, value_at
-from rllm.config.values import MergedValues, escape, is_from_environment
+from rllm.config.values import escape, is_from_environment
 from rllm_core.errors import RllmError
 
 SHORTEST_SECRET = 4
@@ -17,14 +17,14 @@ CUT = 20
 """Minimum number of characters of a long value that a message shows."""
 
 
-def from_environment(merged: MergedValues, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
+def from_environment(tree: dict[str, Any], resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
     """Return values that contain environment variables, also through other keys: unresolved and resolved.
 
     They may be secrets. The unresolved text has the same meaning, because it is read at the same place.
     """
-    if not is_from_environment(merged.tree):
+    if not is_from_environment(tree):
         return {}
-    written = {path: value for path, value in leaves(merged.tree) if "${" in str(value)}
+    written = {path: value for path, value in leaves(tree) if "${" in str(value)}
     pairs = {path: (value, value_at(resolved, path)) for path, value in written.items()}
     secrets = {
         str(secret)

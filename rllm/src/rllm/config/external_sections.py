@@ -6,6 +6,7 @@ Our own schema for such a system would be a copy of its keys, and correct for on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -36,8 +37,9 @@ def compare_with_packaged_values(
     if not marked:
         return []
     known = packaged_values(backend, profile)
+    paths = (path[:depth] for path, _ in leaves(known) for depth in range(1, len(path) + 1))
     optional = (split_key(key) for mark in marked.values() for key in mark.optional)
-    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known), *optional))
+    keys = tuple(dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *paths, *optional)))
     problems: list[ConfigLine] = []
     for section, mark in marked.items():
         # Of a section that the core has too, its own schema checks the core's keys.
@@ -46,7 +48,7 @@ def compare_with_packaged_values(
         if not isinstance(given, dict):
             continue  # validation says so
         values = {key: value for key, value in given.items() if key not in of_core}
-        lines = _Comparison(merged, mark, tuple(keys)).lines(values, known.get(section, {}), (section,))
+        lines = _Comparison(merged, mark, keys).list_problems(values, known.get(section, {}), (section,))
         problems += islice(lines, MOST_SHOWN)
     return problems
 
@@ -72,34 +74,38 @@ def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
     return True
 
 
+@dataclass(frozen=True)
 class _Comparison:
     """Comparison of a section's values with the packaged values."""
 
-    def __init__(self, merged: MergedValues, mark: ExternalSection, keys: tuple[KeyPath, ...]) -> None:
-        self._merged = merged
-        self._free = frozenset(split_key(key) for key in mark.free)
-        self._optional = frozenset(split_key(key) for key in mark.optional)
-        self._keys = keys
+    merged: MergedValues
+    mark: ExternalSection
+    keys: tuple[KeyPath, ...]
+    """All known keys, for hints."""
 
-    def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[ConfigLine]:
+    def list_problems(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[ConfigLine]:
         for key, value in values.items():
             path = (*at, key)
             if key in known:
                 yield from self._value(value, known[key], path)
-            elif path not in self._optional and not any(at[: len(mapping)] == mapping for mapping in self._free):
-                yield unknown_key(path, self._merged.origin(path), self._keys, value)
+            elif ".".join(path) not in self.mark.optional and not self._is_free(at):
+                yield unknown_key(path, self.merged.origin(path), self.keys, value)
+
+    def _is_free(self, path: KeyPath) -> bool:
+        """True if a mapping, or a mapping around it, takes any key."""
+        return any(path[: len(free)] == free for free in map(split_key, self.mark.free))
 
     def _value(self, value: Any, default: Any, path: KeyPath) -> Iterator[ConfigLine]:
         if default is None or value is None:
             return
         if isinstance(default, dict) and isinstance(value, dict):
             if default:  # one that is packaged empty takes anything
-                yield from self.lines(value, default, path)
+                yield from self.list_problems(value, default, path)
             return
         expected = "a mapping" if isinstance(default, dict) else _other_type(value, default)
         # A packaged value may point to another key; that one is wrong then, and said to be.
-        if expected and self._merged.tier(path) is not Tier.PACKAGED:
-            text = f"{wrong_value(path, value, self._merged.origin(path))}: expected {expected}."
+        if expected and self.merged.tier(path) is not Tier.PACKAGED:
+            text = f"{wrong_value(path, value, self.merged.origin(path))}: expected {expected}."
             yield ConfigLine("wrong-value", text)
 
 
@@ -118,8 +124,3 @@ def _other_type(value: Any, default: Any) -> str | None:
 def _marks(schema: type[BaseModel]) -> dict[str, ExternalSection]:
     fields = schema.model_fields.items()
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, ExternalSection)}
-
-
-def _paths(tree: dict[str, Any]) -> list[KeyPath]:
-    """Yield every section and key. A section comes before its keys."""
-    return [path[:depth] for path, _ in leaves(tree) for depth in range(1, len(path) + 1)]

@@ -1,4 +1,4 @@
-"""Keys of a configuration schema: which keys exist, which of them choose a plugin, and which have no effect."""
+"""Keys of a configuration schema: which exist, their defaults, which choose a plugin, and which have no effect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from rllm.config.paths import KeyPath, split_key
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Names, UsedIn
 
+DEFAULT = "default"
+"""Origin of a schema's default."""
 ANY_KEY = "*"
 """Matches every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
 
@@ -97,6 +100,26 @@ def find_section(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
     field = schema.model_fields.get(key)
     models = list(filter(_is_section, _variants(field.annotation))) if field else []
     return models[0] if len(models) == 1 else None
+
+
+def fill_defaults(tree: dict[str, Any], schema: type[BaseModel], at: KeyPath = ()) -> list[KeyPath]:
+    """Add the defaults of the keys of a schema that a tree lacks, and return the paths of the added values."""
+    added: list[KeyPath] = []
+    for name, field in schema.model_fields.items():
+        key, section = field.alias or name, find_section(schema, name)
+        factory: Any = field.default_factory
+        if key in tree:
+            if section is not None and isinstance(tree[key], dict):
+                added += fill_defaults(tree[key], section, (*at, key))
+        elif section is not None and factory is section:
+            # An instance has the same values, but pydantic takes long to build a validator for each section.
+            tree[key] = {}
+            fill_defaults(tree[key], section)
+            added.append((*at, key))
+        elif not field.is_required():
+            tree[key] = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
+            added.append((*at, key))
+    return added
 
 
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:

@@ -16,12 +16,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
-
-from rllm.config.keys import find_section
+from rllm.config.keys import DEFAULT, fill_defaults
 from rllm.config.layers import BACKEND_GROUP, Layer, Tier
-from rllm.config.paths import KeyPath, split_by
+from rllm.config.paths import split_by
 from rllm.config.yaml_text import yaml_error
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
@@ -30,7 +27,6 @@ from rllm_core.notices import warn_once
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
-DEFAULT = "default"
 DIRECTORY = Path(__file__).parents[1] / "conf"
 PRIMARY = "unified"
 HYDRA_VERSION_BASE = "1.3"
@@ -47,26 +43,6 @@ def base_layer() -> Layer:
     tree: dict[str, Any] = {}
     fill_defaults(tree, RunConfig)
     return Layer(DEFAULT, tree, Tier.PACKAGED)
-
-
-def fill_defaults(tree: dict[str, Any], schema: type[BaseModel], at: KeyPath = ()) -> list[KeyPath]:
-    """Add the defaults of the keys of a schema that a tree lacks, and return the paths of the added values."""
-    added: list[KeyPath] = []
-    for name, field in schema.model_fields.items():
-        key, section = field.alias or name, find_section(schema, name)
-        factory: Any = field.default_factory
-        if key in tree:
-            if section is not None and isinstance(tree[key], dict):
-                added += fill_defaults(tree[key], section, (*at, key))
-        elif section is not None and factory is section:
-            # An instance has the same values, but pydantic takes long to build a validator for each section.
-            tree[key] = {}
-            fill_defaults(tree[key], section)
-            added.append((*at, key))
-        elif not field.is_required():
-            tree[key] = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
-            added.append((*at, key))
-    return added
 
 
 def store_base_config() -> None:
@@ -87,11 +63,12 @@ def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
         return [base]
     origin = f"backend {backend.name}"
     plain = _composed_by_hydra(_sources(backend, None))
+    tree = plain if profile is None else _composed_by_hydra(_sources(backend, profile))
+    own = _own_part(tree, base.tree, backend, profile)
     if profile is None:
-        return [base, Layer(origin, _own_part(plain, base.tree, backend, None), Tier.PACKAGED)]
-    tree = _composed_by_hydra(_sources(backend, profile))
+        return [base, Layer(origin, own, Tier.PACKAGED)]
     # Not the plain tree and a difference: a profile may compose other files, and then lacks keys of the plain one.
-    same, changed = split_by(_own_part(tree, base.tree, backend, profile), plain)
+    same, changed = split_by(own, plain)
     return [base, Layer(origin, same, Tier.PACKAGED), Layer(f"{origin}, profile {profile}", changed, Tier.PACKAGED)]
 
 

@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rllm.config.keys import value_keys
+from rllm.config.keys import DEFAULT, value_keys
 from rllm.config.layers import Tier
-from rllm.config.packaged import DEFAULT
 from rllm.config.paths import identical, leaves, split_key
 from rllm.config.problems import typed_value
-from rllm.config.values import Entry, MergedValues, escape
+from rllm.config.values import Entry, MergedValues
 from rllm_core.contracts.backend import DerivedKey, SharedKey
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -55,14 +54,20 @@ def share_keys(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValue
         by_core_key.setdefault(row.rllm, []).append(row)
     # Keys that others fall back on come first.
     for core_key, rows in sorted(by_core_key.items(), key=lambda item: any(row.while_null for row in item[1])):
-        core, natives = entries[core_key], [_core_spelling(entries[row.native], row) for row in rows]
-        winner = _find_winner(core, natives, rows, entries)
-        agreed = list(_agree(core, winner, natives, rows, entries))
+        core, natives = entries[core_key], [(row, _core_spelling(entries[row.native], row)) for row in rows]
+        winner = _find_winner(core, natives, entries)
+        agreed = list(_agree(core, winner, natives, entries))
         changed += agreed
         entries |= {entry.key: entry for entry in agreed}
-        for row, native in zip(rows, natives, strict=True):
-            warnings += _warnings(core, native, winner, row)
+        warnings += [line for row, native in natives for line in _warnings(core, native, winner, row)]
     return merged.replace_entries(changed, warnings)
+
+
+def read_model(merged: MergedValues, backend: Any) -> Any:
+    """Return the model of a run. If it follows from other keys, these are shared first."""
+    rows = [row for row in backend.derived_keys if row.native == backend.model_key]
+    shared = share_keys(merged, backend.shared_keys if rows else ())
+    return derive_keys(shared, rows, backend.params).early_value(backend.model_key)
 
 
 def choose_length(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValues:
@@ -70,18 +75,17 @@ def choose_length(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedVa
 
     The core's key and the backend's native key for the same setting agree already, and this keeps them equal.
     """
-    if merged.value(BATCHES) == -1:
+    if merged.early_value(BATCHES) == -1:
         return merged
     epochs, batches = merged.read([EPOCHS, BATCHES]).values()
     if epochs.tier > batches.tier:
-        core = Entry(BATCHES, -1, -1, epochs.origin, epochs.tier)
+        core = Entry(BATCHES, -1, None, epochs.origin, epochs.tier)
     elif batches.tier > epochs.tier:
-        default = TrainerSection.model_fields["total_epochs"].default
-        core = Entry(EPOCHS, default, default, DEFAULT, Tier.PACKAGED)
+        core = Entry(EPOCHS, TrainerSection.model_fields["total_epochs"].default, None, DEFAULT, Tier.PACKAGED)
     else:
         return merged
     rows = [row for row in shared if row.rllm == core.key]
-    natives = [core.give(row.native, _native_spelling(core.value, row), core.origin) for row in rows]
+    natives = [core._replace(key=row.native, value=_native_spelling(core.value, row)) for row in rows]
     return merged.replace_entries([core, *natives])
 
 
@@ -103,7 +107,7 @@ def derive_keys(merged: MergedValues, derived: Sequence[DerivedKey], schema: typ
 def check_choices(merged: MergedValues, decided: Mapping[str, str]) -> None:
     """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
-        if (now := merged.value(key)) != value:
+        if (now := merged.early_value(key)) != value:
             origin = merged.origin(split_key(key))
             raise ConfigError(
                 "backend-mismatch",
@@ -144,30 +148,28 @@ def require_own_sections(merged: MergedValues, backend: Any, registry: Registry)
             )
 
 
-def _find_winner(
-    core: Entry, natives: Sequence[Entry], rows: Sequence[SharedKey], entries: Mapping[str, Entry]
-) -> Entry:
+def _find_winner(core: Entry, natives: Sequence[tuple[SharedKey, Entry]], entries: Mapping[str, Entry]) -> Entry:
     """Return the entry whose value applies to the core's key and to the native keys that share it."""
-    own = [native for row, native in zip(rows, natives, strict=True) if not _is_idle(native, row, entries)]
+    own = [native for row, native in natives if not _is_idle(native, row, entries)]
     # `max` keeps the first of equals: of several native keys in one tier the one named first counts.
     native = max(own, key=lambda entry: entry.tier, default=core)
     return native if not core.is_set or native.tier > core.tier else core
 
 
 def _agree(
-    core: Entry, winner: Entry, natives: Sequence[Entry], rows: Sequence[SharedKey], entries: Mapping[str, Entry]
+    core: Entry, winner: Entry, natives: Sequence[tuple[SharedKey, Entry]], entries: Mapping[str, Entry]
 ) -> Iterator[Entry]:
     """Yield the entries that change, so that the core's key and the native keys have the winner's value."""
     if winner is not core:
-        yield winner.give(core.key, winner.value, f"{winner.origin}, by {winner.key}")
-    for row, native in zip(rows, natives, strict=True):
+        yield winner._replace(key=core.key, origin=f"{winner.origin}, by {winner.key}")
+    for row, native in natives:
         source = entries[row.while_null] if row.while_null and not winner.is_set else winner
         if not source.is_set:
             continue
         value = _native_spelling(source.value, row)
         if _bare(native.value) != _bare(source.value) or not identical(entries[native.key].value, value):
             origin = native.origin if source is native else f"{source.origin}, by {source.key}"
-            yield source.give(native.key, value, origin)
+            yield source._replace(key=native.key, value=value, origin=origin)
 
 
 def _is_idle(native: Entry, row: SharedKey, entries: Mapping[str, Entry]) -> bool:
@@ -221,4 +223,4 @@ def _derive(row: DerivedKey, sources: Sequence[Entry]) -> Entry:
         # Values are validated later; these may be anything.
         given = ", ".join(str(source) if source.is_set else f"`{source.key}` is not set" for source in sources)
         raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
-    return Entry(row.native, value, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
+    return Entry(row.native, value, None, f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)

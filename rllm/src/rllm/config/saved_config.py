@@ -70,7 +70,7 @@ def stored_layers(layer: Layer) -> list[Layer]:
         ConfigError: the stored layers are damaged.
     """
     try:
-        stored = value_at(layer.tree, KEY)
+        stored = layer.tree["rllm"]["composed"]
         return [Layer(each["from"], dict(json.loads(each["set"])), layer.tier) for each in stored]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

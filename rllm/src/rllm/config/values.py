@@ -1,6 +1,6 @@
-"""Values of several layers in one tree, with the layer that each came from, and the meaning of their interpolations.
+"""The values of several layers in one tree, with each value's layer, and the meaning of their interpolations.
 
-Interpolations: ``${rllm.trainer.seed}`` takes the value of another key, ``${oc.env:HOME}`` of the environment.
+``${rllm.trainer.seed}`` takes the value of a different key. ``${oc.env:HOME}`` takes it from an environment variable.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from rllm.config.keys import DEFAULT, fill_defaults
 from rllm.config.layers import Tier, require_plain
-from rllm.config.packaged import DEFAULT, fill_defaults
 from rllm.config.paths import ABSENT, KeyPath, NoSectionError, leaves, put_at, split_key, value_at
 from rllm.config.problems import expected_mapping, show_value, wrong_value
 from rllm_core.errors import ConfigError
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     value: Any
     """The value, resolved. `ABSENT` if no layer sets the key."""
     written: Any
-    """The value with its interpolations."""
+    """Text of the value with interpolations, to write instead of the value. None if the value itself is written."""
     origin: str
     tier: Tier
 
@@ -51,15 +51,6 @@ class Entry(NamedTuple):
     def by_user(self) -> bool:
         """True if a user set the key to a value in this run."""
         return self.is_set and self.tier >= Tier.USER
-
-    def give(self, key: str, value: Any, origin: str) -> Entry:
-        """Return the entry of a key whose value comes from this one. It keeps interpolations of environment variables.
-
-        Args:
-            value: the value of `key`, resolved.
-        """
-        written = self.written if is_from_environment(self.written) else escape(value)
-        return Entry(key, value, written, origin, self.tier)
 
     def __str__(self) -> str:
         return f"`{self.key}` is {show_value(self.value)} (from {self.origin})"
@@ -100,24 +91,26 @@ class MergedValues:
         for key in (path, *self._marked_below(path)):
             self.marks.pop(key, None)
 
-    def value(self, key: str) -> Any:
+    def early_value(self, key: str) -> Any:
         """Return the value of a key before everything is resolved. None if it has no value yet."""
         node: Any = self.tree
         path = split_key(key)
         for depth, part in enumerate(path):
             if not isinstance(node, dict):
-                raise expected_mapping(path[:depth], node, self.origin(path[:depth]))
+                origin = self.origin(path[:depth])
+                raise expected_mapping(path[:depth], node, origin)
             if part not in node:
                 return None
             node = node[part]
             if isinstance(node, str) and "${" in node:
-                return replace(self, tree=self.resolve_interpolations()).value(key)
+                return replace(self, tree=self.resolve_interpolations()).early_value(key)
         return None if node == MISSING else node
 
     def read(self, keys: Iterable[str], schema: type[BaseModel] | None = None) -> dict[str, Entry]:
-        """Return the entries of keys. Only their interpolations are resolved.
+        """Return the entries of keys. Interpolations are resolved only if these keys have some.
 
-        Another system's configuration may contain hundreds of interpolations, and resolving these is very slow.
+        An external system's configuration may contain hundreds of interpolations, and resolving these is very slow.
+        Values from environment variables are written with them, because they may be secrets.
 
         Args:
             schema: provides the values of its keys that no layer sets.
@@ -130,17 +123,19 @@ class MergedValues:
         entries: dict[str, Entry] = {}
         for key, path in paths.items():
             origin, tier = self.mark(path)
-            entries[key] = Entry(key, value_at(tree, path), value_at(self.tree, path), origin or DEFAULT, tier)
+            text = value_at(self.tree, path)
+            written = text if is_from_environment(text) else None
+            entries[key] = Entry(key, value_at(tree, path), written, origin or DEFAULT, tier)
         return entries
 
     def replace_entries(self, entries: Iterable[Entry], warnings: Iterable[str] = ()) -> MergedValues:
-        """Return the values with some entries replaced, as a layer above all others would replace them."""
+        """Return the values with some entries replaced, as the highest layer would do it."""
         changed = MergedValues(deepcopy(self.tree), dict(self.marks), (*self.warnings, *warnings))
-        for key, _, written, origin, tier in entries:
+        for key, value, written, origin, tier in entries:
             path = split_key(key)
             changed.clear_origin(path)
             try:
-                put_at(changed.tree, path, deepcopy(written))
+                put_at(changed.tree, path, deepcopy(escape(value) if written is None else written))
             except NoSectionError as error:
                 given = wrong_value(error.path, error.value, changed.origin(error.path))
                 raise ConfigError(
@@ -149,13 +144,22 @@ class MergedValues:
             changed.marks[path] = Origin(origin, tier)
         return changed
 
-    def resolve(self) -> dict[str, Any]:
-        """Return the tree with every interpolation replaced by its value. Raise ConfigError if a value is missing."""
+    def resolve(self, schema: type[BaseModel] | None = None) -> dict[str, Any]:
+        """Return the tree with every interpolation replaced by its value.
+
+        Args:
+            schema: its defaults are added for keys that no layer sets, and marked.
+
+        Raises:
+            ConfigError: a value is missing.
+        """
         tree = self.resolve_interpolations()
         missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
         if missing:
             lines = [f"`{'.'.join(path)}` must be given: it is `???` in {self.origin(path)}." for path in missing]
             raise ConfigError("missing-key", "\n".join(lines), f"Set it, such as {'.'.join(missing[0])}=VALUE.")
+        if schema is not None:
+            self.marks |= dict.fromkeys(fill_defaults(tree, schema), Origin(DEFAULT, Tier.PACKAGED))
         return tree
 
     def resolve_interpolations(self) -> dict[str, Any]:

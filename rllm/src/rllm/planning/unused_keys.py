@@ -19,9 +19,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm.config.compose import Composed
-from rllm.config.keys import covers, idle_reason, same_value
+from rllm.config.keys import DEFAULT, covers, idle_reason, same_value
 from rllm.config.layers import Tier
-from rllm.config.packaged import DEFAULT, packaged_values
+from rllm.config.packaged import packaged_values
 from rllm.config.paths import ABSENT, KeyPath, put_at, split_key, value_at
 from rllm.config.problems import show_value
 from rllm.planning.problem import Problem, Severity, unused, warning
