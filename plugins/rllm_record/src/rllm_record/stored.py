@@ -31,7 +31,7 @@ class StoredParams(Params):
 
     path: str = Field(min_length=1)
     """Directory of a run with `rllm.record=tokens`, or file of its episodes. Also a file of a different format with
-    tokens: ATIF, or traces of verifiers."""
+    tokens: ATIF, traces of verifiers, or NeMo-Gym."""
     group_by: Literal["step", "task"] = "step"
     """Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: rollouts from all
     steps."""
