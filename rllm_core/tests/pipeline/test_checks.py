@@ -12,7 +12,7 @@ from rllm.planning import idle_checks, plugin_checks, term_checks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm_core.errors import ConfigError
 
-OTHERS = {"too_few_tasks"}
+OTHERS = {"too_few_tasks", "find_problems"}
 """A check that also takes the tasks, which `check_to_train` calls, and the function that calls all other checks."""
 
 

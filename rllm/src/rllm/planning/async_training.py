@@ -166,6 +166,12 @@ CHECKS = (
 """Functions that take a plan and yield its problems, in the order in which they run."""
 
 
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)
+
+
 CAP = "rllm.algorithm.rollout_correction.tis_cap"
 BETA2 = "training.beta2"
 LENGTHS = ("rllm.trainer.total_epochs", "rllm.trainer.total_batches", "rllm.algorithm.entropy.decay_steps")

@@ -169,3 +169,9 @@ CHECKS = (
     checkpoints_are_many,
 )
 """Functions that take a plan and yield its problems, in the order in which they run."""
+
+
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
+    """Yield the problems that the checks of this module find."""
+    for check in CHECKS:
+        yield from check(plan)

@@ -46,8 +46,7 @@ from rllm_core.schema.section import ROLE_LOSS, Choice, Names, ReadBy, Section
 def find_problems(plan: RunPlan) -> Iterator[Problem]:
     """Yield the problems that all checks and the checks of the stages find."""
     for module in (plugin_checks, term_checks, idle_checks, async_training):
-        for check in module.CHECKS:
-            yield from check(plan)
+        yield from module.find_problems(plan)
     yield from other_losses(plan)
     for stage in plan.stages:
         yield from stage.plugin.check_plan(plan, stage.params)
