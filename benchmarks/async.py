@@ -1,6 +1,7 @@
-"""Gains and costs of rollouts ahead of training on the backend `local`: ``python benchmarks/async.py [NAME ...]``.
+"""Gains and costs of rollouts ahead of training on the backend `local`.
 
-    python benchmarks/async.py learning                                 # synchronous and S of 1, 2 and 4, three seeds
+    python benchmarks/async.py [NAME ...]           # time of a step. By default, all names
+    python benchmarks/async.py learning             # results of training: synchronous and S of 1, 2 and 4, three seeds
     python benchmarks/async.py learning --ahead 2 --seeds 0 -- training.beta2=0.999     # overrides for all runs
 
 NAME is `waiting`, `guess` or `tinker`:
@@ -14,8 +15,8 @@ NAME is `waiting`, `guess` or `tinker`:
 
 Each line shows the largest staleness of the run.
 
-`learning` trains `guess` on older tokens, per setting and seed: games solved, and the step that reaches 95 %.
-Validations every 20 steps give both values. They do not change the training.
+`learning` trains `guess` on older tokens. For each setting and seed, it prints the share of games solved, and the step
+that reaches 95 %. Validations every 20 steps give both values. They do not change the training.
 """
 
 from __future__ import annotations

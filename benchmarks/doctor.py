@@ -3,8 +3,8 @@
     python benchmarks/doctor.py faults --seed 1 2 --out DIRECTORY [--only NAME ...]
     python benchmarks/doctor.py healthy --seed 1 2 --out DIRECTORY [--only NAME ...] [--write]
 
-`faults` trains the model `tiny` on sums and on the game `guess` with each seed: once for each fault of the lists of
-rldoctor 0.2.0 and rlprobe 0.1.0, and for faults that their lists do not have. A fault is found if its rule is the first
+`faults` trains the model `tiny` on sums and on the game `guess`, once for each seed and fault. The faults are the lists
+of rldoctor 0.2.0 and rlprobe 0.1.0, and faults that neither list has. A fault is found if its rule is the first
 finding. `healthy` trains with ten settings that learn, with each seed. `--write` stores the alarms of each rule in
 `false_alarms.json` of rllm, from which `rllm doctor` prints them. A run that exists in `--out` is not trained again.
 

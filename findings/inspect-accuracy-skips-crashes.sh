@@ -3,12 +3,12 @@
 #
 # Version: inspect-ai 0.3.285.
 #
-# Expected: with `fail_on_error=False`, a sample whose tool or environment crashes counts as wrong, or the status tells
-# that the accuracy is not the accuracy of all samples.
+# Expected: with `fail_on_error=False`, a sample counts as wrong if its tool or environment crashes. Or the status shows
+# that the accuracy does not include all samples.
 #
-# Observed: samples with an error have no score, and samples whose scorer returns NaN or None are left out too. Three
-# crashes in four samples give accuracy 1.0 with standard error 0. Only `completed_samples` differs, and a NaN or None
-# does not even change that.
+# Observed: samples with an error have no score, so the accuracy does not include them. It does not include scores of
+# NaN or None either. With three crashes in four samples, accuracy is 1.0 with standard error 0. Crashes lower
+# `completed_samples`, but scores of NaN or None do not.
 #
 # Output:
 #   no crash               success, accuracy 1.0, 4 of 4 completed
@@ -16,8 +16,9 @@
 #   three scores of NaN    success, accuracy 1.0, 4 of 4 completed
 #   three scores of None   success, accuracy 1.0, 4 of 4 completed
 #
-# Why it matters: hard tasks crash more often, for example by a timeout in a sandbox. A checkpoint that crashes on them looks
-# better than one that fails on them. Compare `completed_samples` and the number of scores, not only accuracies.
+# Why it matters: hard tasks crash more often, for example because of a timeout in a sandbox. A checkpoint that crashes
+# on these tasks looks better than a checkpoint with wrong answers. Compare `completed_samples` and the number of scores,
+# not only accuracies.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

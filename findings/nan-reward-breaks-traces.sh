@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# One reward that is NaN makes a whole file of verifiers' traces unreadable for verifiers.
+# After one NaN reward, verifiers cannot read any trace of the file that it wrote.
 #
 # Version: verifiers 0.4.0.
 #
 # Expected: `read_episodes` reads every file that `write_episode` wrote. If NaN cannot be stored, the writer raises an
 # error, or the reader skips this one episode.
 #
-# Observed: a score that is NaN or infinite is written as `"score":null` without an error. The model of a reward accepts
-# NaN, but not null. So `read_episodes` raises ValidationError, and returns none of the file's other episodes. prime-rl
-# writes its rollouts from the same records, and its files have the same null.
+# Observed: a score that is NaN or infinite is written as `"score":null` without an error. The class `Reward` accepts
+# NaN, but not null. So `read_episodes` raises ValidationError, and returns none of the file's episodes. prime-rl writes
+# its rollouts with the same classes, and its files contain the same null.
 #
 # Output:
 #   written: 3 episodes, 1 of them with a score of null

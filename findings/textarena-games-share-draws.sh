@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# TextArena's games draw from Python's global generator: games of one process disturb each other, and each reset with a
-# seed also restarts the draws of the program around them.
+# TextArena's games use Python's global random generator. Games in one process change each other, and each reset with a
+# seed also restarts the random numbers of the rest of the program.
 #
 # Version: TextArena 0.7.4.
 #
 # Expected: `reset(seed=...)` makes one game repeatable, as the generator of each environment in gymnasium does.
 #
-# Observed: `reset` seeds the module `random`. A game whose neighbor starts after it gets other cards from the same seed and
-# actions. A program that draws its next task with `random` after each reset draws the same number forever.
+# Observed: `reset` seeds the module `random`. If a second game starts later, the first game gets other cards from the
+# same seed and actions. A program that draws its next task with `random` after each reset with the same seed always
+# draws the same number.
 #
 # Output:
 #   alone:           4♠ 6♠ A♥ 3♣
 #   with a neighbor: 4♠ 6♠ J♠
 #   draws of the program after three resets: 0.91 0.91 0.91
 #
-# Why it matters: rollouts in threads or coroutines of one process are not repeatable, although each has a seed, and a
-# trainer that shuffles with `random` trains on the same tasks again and again. Give each game its own process, or
-# replace the generator of its modules.
+# Why it matters: rollouts in threads or coroutines of one process are not repeatable, although each has a seed. A trainer
+# that draws tasks with `random` repeats the same tasks. Give each game its own process, or replace the generator of its
+# modules.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# A trace that verifiers saves as JSON has log-probs, advantages and entropies with 4 decimals, and sums of them are wrong.
+# verifiers saves log-probs, advantages and entropies as JSON with 4 decimals, and their sums are wrong.
 #
 # Version: verifiers 0.4.0.
 #
 # Expected: a saved trace has the numbers of the trace in memory, as JSON can write each float without loss.
 #
-# Observed: per-token values are rounded to 4 decimals. Tokens of which the model is almost certain, with a log-prob above
-# -0.00005, become -0.0. Rounding errors of a response have the same sign and add up: 32,000 such tokens lose a factor
-# of 3.6. An advantage of 0.00004 becomes 0. The dump for Python (`model_dump`) keeps all digits, so a test with it sees nothing,
-# and the default of the method that writes records is also 4 decimals.
+# Observed: values of tokens are rounded to 4 decimals. If the model is almost certain of a token, its log-prob is above
+# -0.00005 and becomes -0.0. The rounding errors of a response have the same sign and add up: the probability of 32,000
+# such tokens is wrong by a factor of 3.6. An advantage of 0.00004 becomes 0. `model_dump` keeps all digits, so a test
+# with it does not show the error. `to_record` also writes 4 decimals by default.
 #
 # Output:
 #   in memory: sum of log-probs -1.28
 #   from JSON: sum of log-probs 0.0, so the ratio of the two probabilities is 3.6
 #   advantage 4e-05 from JSON: 0.0
 #
-# Why it matters: training from saved traces with an importance ratio of whole responses uses wrong ratios. Write traces
-# for training with `to_record(float_decimals=None)`, or compute the log-probs again.
+# Why it matters: if you train on saved traces, the importance ratios of whole responses are wrong. Write traces for
+# training with `to_record(float_decimals=None)`, or compute the log-probs again.
 set -euo pipefail
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

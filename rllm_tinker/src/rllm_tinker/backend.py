@@ -1,8 +1,7 @@
 """TinkerBackend: LoRA training and sampling through the Tinker API.
 
-The server of ``tinker_base_url=local``: a separate process that the run starts and stops.
-
-The run keeps the server's standard input open. When the run ends in any way, this input closes and the server stops.
+With ``tinker_base_url=local``, the run starts a server process and keeps its standard input open. When the run ends in
+any way, this input closes and the server stops.
 """
 
 from __future__ import annotations

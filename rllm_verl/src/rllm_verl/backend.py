@@ -1,6 +1,6 @@
 """VerlBackend: it controls verl's worker groups, which train, and verl's rollout servers, which sample.
 
-Comparison of the rollout servers' weights with the workers' weights.
+`VerlComparison` compares the weights of the rollout servers with the workers' weights.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The training processes: verl's workers, one per GPU, each with a shard of the model.
 
-Their checkpoints are not pickles.
+A shard is one process's part of every weight and of the optimizer. It is saved as safetensors, because verl's own
+checkpoints are pickles, which can run code when they are read.
 
-Faults of weight syncs, applied to the trained weights of a worker: the check of weights compares their log-probs.
-
-Shards: one training process's part of every weight and of the optimizer, as safetensors, to resume exactly.
-
-verl's own checkpoints contain the same data as pickles, which can run code when they are read.
+`with_fault` applies faults of weight syncs to a worker's weights. The check of weights compares their log-probs.
 """
 
 from __future__ import annotations

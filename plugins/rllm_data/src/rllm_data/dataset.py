@@ -1,6 +1,6 @@
 """The dataset `hf`: choose rows of a source and their ids. Each row becomes a task when its rollout starts.
 
-Rows as JSON data: the values of cells, without the nulls that a file format adds to chats and tools.
+Rows are JSON data, without the nulls that a file format adds to chats and tools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plugin specs of environments of other projects. Their packages are imported only if a run needs them.
+"""Plugin specs of other projects' environments, and the extra of rllm-envs that installs each project's packages.
 
-The extras of rllm-envs, each with the packages of another project.
+The packages are imported only if a run needs them.
 """
 
 from __future__ import annotations

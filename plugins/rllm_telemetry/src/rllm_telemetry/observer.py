@@ -1,6 +1,4 @@
-"""The observer `telemetry`, and the backend that it wraps.
-
-Spans of one run: a trace for each step, with its stages, rollouts and waits.
+"""The observer `telemetry`: a trace for each step of a run, with spans for its stages, rollouts and waits.
 
 Names and attributes of model calls and tools follow OpenTelemetry's GenAI conventions (schema 1.44.0).
 """

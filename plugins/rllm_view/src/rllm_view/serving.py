@@ -1,6 +1,6 @@
-"""The pages and their answers over HTTP. Any user of this machine may load the pages, but answers need the key.
+"""The pages and their data over HTTP, and metrics of the running runs for Prometheus (``GET /metrics``).
 
-Metrics of the running runs for Prometheus: ``GET /metrics``.
+Any user of this machine may load the pages, but the data need the key.
 """
 
 from __future__ import annotations

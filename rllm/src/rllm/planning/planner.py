@@ -1,9 +1,7 @@
-"""Turn a composed configuration into a plan: look up every name, validate every option, find unused settings.
+"""Make a plan of a composed configuration: look up every name, validate every option, and call all checks of the plan.
 
-All checks of a plan.
-
-To add a check, write a function in a module of this package and add it to the module's `CHECKS`. Facts about one key
-(which plugins read it, which other key disables it) are marks in the schema, which `rllm.planning.unused_keys` reads.
+To add a check, write a function in a module with `CHECKS`, and add it to them. Facts about one key (which plugins read
+it, which other key disables it) are marks in the schema, which `rllm.planning.unused_keys` reads.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class RowParams(Params):
     """Maximum number of tokens of a row, with its prompt. null: the longest context of the run, which is always a
     limit."""
     long_rows: LongRows = "cut"
-    """What happens to longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. `error`: the run
+    """Treatment of longer rows. `cut`: their later tokens are cut off. `drop`: they are dropped. `error`: the run
     stops."""
 
 

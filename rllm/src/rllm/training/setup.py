@@ -1,6 +1,6 @@
 """Make a plan's tasks, and its runner with workflow, agent and environment.
 
-A runner for rewards that compare the rollouts of a task.
+`GroupRunner` is the runner for rewards that compare the rollouts of a task.
 """
 
 from __future__ import annotations

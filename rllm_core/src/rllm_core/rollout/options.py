@@ -17,7 +17,7 @@ class RendererParams(Params):
     """Options of the renderers ``template``, ``auto`` and ``renderers``."""
 
     control_tokens: ControlTokensInText = "keep"
-    """Outcome for control tokens of the model in the text of a prompt, such as `<|im_end|>`. `keep`: they keep their
+    """Treatment of the model's control tokens in the text of a prompt, such as `<|im_end|>`. `keep`: they keep their
     meaning, as in transformers. `plain`: they are plain text. `error`: the prompt is an error. Tool results and all
     messages after the first response are plain text."""
 

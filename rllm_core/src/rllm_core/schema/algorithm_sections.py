@@ -109,7 +109,7 @@ class AlgorithmSection(Section):
     on_precomputed_mismatch: Annotated[
         Literal["error", "zero"], ReadBy(), no_effect_without("use_precomputed_advantage=true")
     ] = "error"
-    """What to do with a step whose precomputed advantage is missing, NaN, infinite, or differs in length from the
+    """Treatment of a step whose precomputed advantage is missing, NaN, infinite, or differs in length from the
     response. Metrics always count such steps. Needs `use_precomputed_advantage`."""
     use_rllm: Annotated[
         bool | None, Rejected("Advantages are always computed here. Remove the key.", accepted=True)
@@ -120,7 +120,7 @@ class AlgorithmSection(Section):
     loss_map: Annotated[dict[str, Choice], ReadBy(), Names("loss")] = Field(default_factory=dict)
     """Losses for individual group roles."""
     loss_agg_mode: Annotated[AggregationMode, ReadBy()] = "token-mean"
-    """How token losses are aggregated. `seq` is a trajectory, or one segment of a trajectory whose history was
+    """Aggregation of token losses. `seq` is a trajectory, or one segment of a trajectory whose history was
     rewritten. `prompt-mean` gives each group of rollouts the same weight."""
     eps_clip: Annotated[float, OF_ALGORITHMS] = Field(0.2, gt=0)
     """Importance ratios below 1 - eps_clip are clipped."""
@@ -137,7 +137,7 @@ class AlgorithmSection(Section):
     entropy: EntropySection = section(EntropySection)
     rollout_correction: RolloutCorrectionSection = section(RolloutCorrectionSection)
     on_missing_reward: Annotated[Literal["error", "drop", "zero"], ReadBy()] = "error"
-    """What to do with a missing, NaN or infinite reward. Metrics always count them."""
+    """Treatment of a missing, NaN or infinite reward. Metrics always count them."""
 
 
 AlgorithmConfig = AlgorithmSection

@@ -107,7 +107,7 @@ class RllmSection(Section):
     async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
     sdk: Annotated[SdkSection, ROLLOUT] = section(SdkSection)
     unused_keys: Literal["error", "warn"] = "error"
-    """What to do with a setting that the run does not use. Use `warn` for sweeps in which some keys apply to only some
+    """Treatment of a setting that the run does not use. Use `warn` for sweeps in which some keys apply to only some
     runs."""
     plugins: Annotated[PluginsSection, ROLLOUT] = section(PluginsSection)
 

@@ -269,7 +269,7 @@ class TrainerSection(Section):
     val_only: bool = False
     """Validate and stop without training."""
     on_changed_source: Literal["error", "warn"] = "error"
-    """What --resume does if a source, such as a training row or the file of a reward, differs from the source in the
+    """Reaction of --resume if a source, such as a training row or the file of a reward, differs from the source in the
     checkpoint. `error` stops the run. `warn` continues with a warning, for this start only."""
     seed: Annotated[NonNegativeInt, ROLLOUT] = 0
     """Seed of the run. All random numbers are derived from it."""

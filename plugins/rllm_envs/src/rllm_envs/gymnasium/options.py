@@ -22,7 +22,7 @@ class GymnasiumParams(SeedParams):
     """Message of each turn, such as 'You are at {observation}.' {observation} is JSON, {picture} is the text of the
     render mode ansi, {reward} is the last reward. The default is the picture, or the observation."""
     actions: list[str] = Field(default_factory=list)
-    """Names of discrete actions, in the order of their numbers, such as [left, right]. Known for the environments of
-    toy_text. Other discrete actions are numbers."""
+    """Names of discrete actions, in the order of their numbers, such as [left, right]. By default, the environments of
+    toy_text have names, and other discrete actions are numbers."""
     solved_at: float | None = None
     """Sum of rewards at which an episode counts as solved. By default, any sum above 0."""

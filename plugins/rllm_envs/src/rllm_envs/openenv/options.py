@@ -31,7 +31,7 @@ class OpenEnvParams(Params):
     val_split: str | None = None
     """Split of the server's task API for validation."""
     no_reward: Literal["missing", "last", "zero"] = "missing"
-    """Reward of a step for which the server sends null: its reward is None, NaN or infinite. missing: the rollout has
+    """Reward of a step if the server sends null, because the reward is None, NaN or infinite. missing: the rollout has
     no reward. last: 0, but missing in the last step. zero: 0. Use zero if rllm.reward scores the rollouts."""
     token_variable: str | None = None
     """Environment variable with a token for the server, which is sent as `Authorization: Bearer`."""

@@ -1,9 +1,7 @@
-"""reasoning-gym's generators, as the worker asks them: their options, entries and scores.
+"""The options, entries and scores of reasoning-gym's generators, for the worker.
 
-Answers that reasoning-gym would run as Python.
-
-Four of its scorers call `eval` on the model's answer, five give it to sympy's `parse_expr`, which does so too, with all
-built-in functions in reach. A model that trains on them must not come to run commands.
+Nine of its scorers would run the model's answer as Python: four call `eval`, and five call sympy's `parse_expr`, which
+calls `eval` with all built-in functions. This module prevents it, because a model could otherwise run commands.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def response_fields(response: JsonData) -> JsonData:
 
 
 def split_calls(messages: Iterable[tuple[JsonData, bool]]) -> tuple[list[StepDraft], list[JsonData]]:
-    """Return a model call for each response, and the messages after the last of them.
+    """Return a model call for each response, and the messages after the last response.
 
     Args:
         messages: messages in their order, each with True if the model generated it in this episode.

@@ -46,13 +46,13 @@ def first_object(path: Path) -> Mapping[str, Any]:
             # Without a character after it, a number may continue.
             found[key] = value if text.skip(end) < len(text.text) else None
     except (ValueError, IndexError):
-        # The rest was not read, or it is not JSON. A reader raises the error.
+        # The rest was not read, or it is not JSON. If it is not JSON, a reader raises the error.
         pass
     return found
 
 
 class JsonText:
-    """The text of an object, of which single fields and elements of arrays are decoded. It may be large."""
+    """The text of an object, which may be large. Only the requested fields and elements of arrays are decoded."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""Lossless formats: parts of the modules that write episodes, and read equal episodes.
+"""Functions for modules that write episodes without loss, so that reading them returns equal episodes.
 
 A format has no field for some of our values. They are in a field for extra data of its file, under `OURS`. The writer
 reads its own data back, and carries each field that differs (`missing_fields`).

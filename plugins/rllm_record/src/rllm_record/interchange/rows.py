@@ -1,4 +1,4 @@
-"""Rows with a prompt, a response and rewards, and files with the rows of a step: parts of several formats."""
+"""Functions for formats whose files contain the rows of a step: a prompt, a response and rewards per row."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def step_files(path: Path, pattern: str) -> list[Path]:
 
 
 def is_number(value: Any) -> bool:
-    """True if this is a number, which may be NaN, and no boolean."""
+    """True if this is a number, and not a boolean. It may be NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,7 +1,4 @@
-"""`code`: take the program from a response, and run a task's tests on it in a sandbox.
-
-The program in a response.
-"""
+"""The reward `code`: find the program in a response, and run a task's tests on it in a sandbox."""
 
 from __future__ import annotations
 

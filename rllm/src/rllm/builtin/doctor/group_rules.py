@@ -24,7 +24,7 @@ from rllm.builtin.doctor.run_data import START, Column, Groups, Rollouts, RunDat
 MOST = 0.75
 """Share of groups or rollouts that is most of them."""
 USUAL_SIZE = 8
-"""Number of rollouts of a group that is usual."""
+"""Usual number of rollouts of a group."""
 
 
 def _wrong(groups: Groups, worst: float) -> NDArray[np.bool_]:

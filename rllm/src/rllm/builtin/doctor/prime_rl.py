@@ -42,7 +42,7 @@ NAMES = {
 }
 """Patterns of prime-rl's names. If several names fit, their mean is used.
 
-Its mismatch is the KL divergence between the policy that has sampled the tokens and the policy before the update.
+``mismatch_kl`` is the KL divergence between the policy that sampled the tokens and the policy before the update.
 """
 LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed")
 """Stop conditions after which verifiers counts a rollout as truncated."""
@@ -74,7 +74,7 @@ def _of_process(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fill_gaps(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines, and NaN for the loss and gradient of finished updates that prime-rl has not written."""
+    """Return the lines. Add a loss and a gradient of NaN to finished updates for which prime-rl wrote none."""
     has_gradient = any(GRADIENT in line for line in lines)
     finished = {line["step"] for line in lines if "time/forward_backward" in line}
     for name in (LOSS, GRADIENT) if has_gradient else (LOSS,):

@@ -16,7 +16,7 @@ MOST_TEXTS = 1000
 SIMILAR = 0.6
 """Share of equal characters in repetitions that are not exact."""
 RARE = 0.001
-"""Share of wrong responses among those with a full reward that is ignored, because labels may be wrong."""
+"""Largest share of wrong responses among those with a full reward that is no fault. Labels may be wrong."""
 
 
 def _within_groups(rows: Rollouts, values: Floats) -> Floats:
@@ -264,7 +264,7 @@ def find_repeating_responses(run: RunData) -> Evidence | None:
     exactness = np.array([repetition(str(each)) for each in late.text])
     loops, kind = exactness == 1, "the same piece"
     if loops.mean() < 0.1:
-        # Lists and tables repeat similar pieces too. They are right, or the first policy writes them as often.
+        # Lists and tables repeat similar pieces too, but they are right, or the first policy also writes them.
         loops, kind = (exactness >= SIMILAR) & (late.solved != 1), "a similar piece"
         others = np.array([repetition(str(each)) < SIMILAR for each in first.text])
         if not all(is_more_than(0.5, int(each.sum()), len(each)) for each in (loops, others)):

@@ -1,10 +1,10 @@
 """The backend `endpoint`: a server has the weights. It receives a conversation's messages, and returns the response.
 
 Workflows use token ids, and the server has the real tokens. So `MessageRenderer` has no tokenizer. Its token ids are
-handles of messages and responses, and only their number matters, which the server reports. The text, reasoning and tool
-calls are in tables of this process, next to the ids.
+handles of messages and responses. Only their number has a meaning, which the server reports. The text, reasoning and
+tool calls are in tables of this process, next to the ids.
 
-EndpointClient: requests to the server of a run, so many at a time, and errors that say what to do.
+`EndpointClient` limits the number of simultaneous requests, and its errors have hints.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 A task is a directory with ``instruction.md``, ``tests/test.sh`` and optionally ``task.toml`` and ``environment/``.
 The workflow `agent` runs it.
 
-Read the test scripts of a task's directory before the run: its reward files, and commands that an agent could abuse.
-
-Both are guesses from the text of the scripts.
+Before the run, the test scripts are searched for reward files, and for commands that an agent could abuse. Both are
+guesses from the text of the scripts.
 """
 
 from __future__ import annotations

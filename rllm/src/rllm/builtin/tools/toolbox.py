@@ -1,7 +1,4 @@
-"""The tools of one rollout: functions of files, and the answers to calls of them.
-
-The schema of a typed function with a docstring, and its arguments checked against the types.
-"""
+"""The tools of one rollout: the schemas of typed functions, checks of arguments, and the answers to calls."""
 
 from __future__ import annotations
 

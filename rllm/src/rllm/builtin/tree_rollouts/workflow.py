@@ -1,6 +1,6 @@
 """The workflow `tree`: a rollout that forks into several leaves, which share their beginnings.
 
-One leaf of a tree: a rollout that repeats the shared calls of its beginning, and then samples its own.
+A leaf is a rollout that repeats the shared calls, and then samples its own calls.
 """
 
 from __future__ import annotations
