@@ -7,8 +7,8 @@
   the bytes of a conversation of 50 turns and 30,500 tokens.
 - journal: its share of a run of `guess`: digests, records, writes and syncs over all CPU time of the process while it
   trains. Then a record of the journal, next to a row of the store of calls for the same call.
-- telemetry: CPU time of runs of `guess` with and without the observer `telemetry`, alternately. A collector has its own
-  process. The share is of the steps' CPU time, and includes the start and the end of the observer.
+- telemetry: the share of the observer `telemetry` in the same way: its functions and its thread. A collector has its own
+  process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
 from itertools import count
@@ -37,6 +36,8 @@ from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
 from rllm_gateway.calls.tables import INSERT, encode_row
 from rllm_record.journal import engine as journal_engine, records
 from rllm_record.journal.segments import Segments
+from rllm_telemetry.observer import RunSpans
+from rllm_telemetry.sending import Sender
 
 CALLS = 5000
 PROMPT, RESPONSE = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.int32)
@@ -57,7 +58,7 @@ class Clock(Observer):
 
 @contextmanager
 def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
-    """Measure the calling thread's CPU seconds in functions, by name."""
+    """Measure the calling thread's CPU seconds in functions, by name, without the time that the clock takes."""
     spent: dict[str, float] = {}
     originals = [(owner, name, getattr(owner, name)) for owner, name in places]
 
@@ -68,10 +69,15 @@ def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
             try:
                 return function(*arguments)
             finally:
-                spent[name] = spent.get(name, 0.0) + time.thread_time() - begun
+                spent[name] = spent.get(name, 0.0) + time.thread_time() - begun - clock
 
         return call
 
+    clock = 0.0
+    empty = timing("clock", lambda: None)
+    for _ in range(CALLS):
+        empty()
+    clock = spent.pop("clock") / CALLS
     for owner, name, function in originals:
         setattr(owner, name, timing(name, function))
     try:
@@ -81,30 +87,22 @@ def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
             setattr(owner, name, function)
 
 
-def share_of_a_run(steps: int, directory: str) -> None:
+def print_share(observer: str, steps: int, directory: str, places: Iterable[tuple[Any, str]]) -> None:
+    """Print the share of an observer's functions in the CPU time of the steps of a run."""
     trainer = {
         "total_batches": steps,
         "output_dir": directory,
-        "observers": ["journal"],
+        "observers": [observer],
         "logger": [],
         "test_freq": -1,
         "val_before_train": False,
     }
-    config = {"rllm": {"env": {"name": "guess"}, "trainer": trainer}}
     clock = Clock()
-    places = [
-        (journal_engine, "checksum_of_call"),
-        (journal_engine, "encode_call"),
-        *((Segments, name) for name in ("append", "calls", "sync", "counts", "drop_before")),
-    ]
     with timed(places) as spent:
-        AgentTrainer(config=config, observers=[clock]).train()
-    journal = sum(spent.values())
-    print(f"share of a step of guess: {journal / clock.seconds:.2%} ({steps} steps; in it {_parts(spent, journal)})")
-
-
-def _parts(spent: dict[str, float], whole: float) -> str:
-    return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in spent.items())
+        AgentTrainer(config={"rllm": {"env": {"name": "guess"}, "trainer": trainer}}, observers=[clock]).train()
+    whole = sum(spent.values())
+    parts = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in spent.items())
+    print(f"share of {observer} in a step of guess: {whole / clock.seconds:.2%} ({steps} steps; in it {parts})")
 
 
 def cpu_of_records(directory: Path) -> float:
@@ -275,8 +273,13 @@ def print_rows(seconds: float) -> None:
 
 
 def print_journal(steps: int) -> None:
+    places = [
+        (journal_engine, "checksum_of_call"),
+        (journal_engine, "encode_call"),
+        *((Segments, name) for name in ("append", "calls", "sync", "counts", "drop_before")),
+    ]
     with tempfile.TemporaryDirectory() as directory:
-        share_of_a_run(steps, directory)
+        print_share("journal", steps, directory, places)
         record = cpu_of_records(Path(directory) / "journal")
         row = asyncio.run(cpu_of_rows(Path(directory) / "calls.db"))
     print(f"a row of the store of calls costs {row / record:.1f} times a record of the journal")
@@ -296,41 +299,19 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-PAIRS = 5
-
-
-def cpu_of_training(steps: int, observers: list[str]) -> tuple[float, float]:
-    """Return the CPU seconds of a whole run, and of its steps."""
-    with tempfile.TemporaryDirectory() as directory:
-        trainer = {
-            "total_batches": steps,
-            "output_dir": directory,
-            "observers": observers,
-            "logger": [],
-            "test_freq": -1,
-            "val_before_train": False,
-        }
-        clock, begun = Clock(), time.process_time()
-        AgentTrainer(config={"rllm": {"env": {"name": "guess"}, "trainer": trainer}}, observers=[clock]).train()
-        return time.process_time() - begun, clock.seconds
 
 
 def print_telemetry(steps: int) -> None:
-    """Print the share of CPU time of each pair of runs, and their median."""
+    listener = ("on_rollout_start", "on_wait_start", "on_wait_end", "on_rollout_end")
+    spans = [(RunSpans, name) for name in (*listener, "start_stage", "end_stage", "end_step")]
     with subprocess.Popen([sys.executable, "-c", COLLECTOR], stdout=subprocess.PIPE, text=True) as collector:
         assert collector.stdout is not None
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
         try:
-            cpu_of_training(2, ["telemetry"])  # imports
-            shares = []
-            for pair in range(PAIRS):
-                order: list[list[str]] = [[], ["telemetry"]]
-                spent = {len(each): cpu_of_training(steps, each) for each in (order if pair % 2 else order[::-1])}
-                shares.append((spent[1][0] - spent[0][0]) / spent[0][1])
-                print(f"with {spent[1][0]:.2f} s, without {spent[0][0]:.2f} s of CPU: {shares[-1]:.1%} of the steps")
+            with tempfile.TemporaryDirectory() as directory:
+                print_share("telemetry", steps, directory, [*spans, (Sender, "_run")])
         finally:
             collector.terminate()
-    print(f"share of telemetry in a step of guess: {statistics.median(shares):.1%} ({steps} steps, {PAIRS} pairs)")
 
 
 def main(words: list[str]) -> None:
