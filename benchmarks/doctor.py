@@ -163,12 +163,12 @@ class Setting:
 
 
 def question(rewards: str, words: str = "", *others: str) -> tuple[str, ...]:
-    """Return the words of a run on sums.
+    """Return the overrides of a run on sums.
 
     Args:
         rewards: names of rewards of the file, each with a weight, such as ``right:0.5``, or without one.
-        words: words without a space.
-        others: words with a space.
+        words: overrides without a space.
+        others: overrides with a space.
     """
     pairs = [name.split(":") if ":" in name else (name, "1.0") for name in rewards.split()]
     entries = [f'{{name: python, function: "rewards.py:{name}", weight: {weight}}}' for name, weight in pairs]
@@ -178,7 +178,7 @@ def question(rewards: str, words: str = "", *others: str) -> tuple[str, ...]:
 
 
 def ahead(steps: int) -> str:
-    """Return the words that generate rollouts ahead of the update."""
+    """Return the overrides that generate rollouts ahead of the update."""
     return f"rllm.async_training.enable=true rllm.async_training.staleness_threshold={steps}"
 
 

@@ -46,8 +46,8 @@ def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
         check_reads_back(renderer, partial(_another_renderer, setup))
         if renderer.writes_current_date:
             warn_once(
-                "the chat template writes the current date into prompts, so prompts change at midnight, also when you "
-                f"resume. To keep them: rllm.renderer.date={date.today()}"
+                "The chat template writes the current date into prompts, so prompts change at midnight and after a "
+                f"resume. To fix the date, set rllm.renderer.date={date.today()}"
             )
     if run.config.rllm.accumulate_reasoning:
         check_reasoning_is_kept(renderer, name)

@@ -41,7 +41,7 @@ class TrainedModelSection(ModelSection):
     """Type in which the model computes, for training and sampling. The optimizer always updates float32 weights."""
 
     lora_rank: int = Field(0, ge=0)
-    """LoRA rank; 0 trains all weights. Needs `rllm-local[lora]`."""
+    """LoRA rank. 0 trains all weights. Needs `rllm-local[lora]`."""
     lora_alpha: float = Field(32, gt=0)
     """LoRA scaling times rank. A layer's output gets lora_alpha / lora_rank · B A x added."""
     lora_target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"

@@ -29,7 +29,7 @@ class StartedSession:
         return self._loop.run(coroutine)
 
     def close(self) -> None:
-        """Close the object, twice, and the event loop."""
+        """Close the object twice, and then the event loop."""
         self.closed = True
         try:
             self.ask(self._subject.close())

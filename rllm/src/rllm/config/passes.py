@@ -64,7 +64,7 @@ def share_keys(merged: MergedValues, shared: Sequence[SharedKey]) -> MergedValue
 
 
 def read_model(merged: MergedValues, backend: Any) -> Any:
-    """Return the model of a run. If it follows from other keys, these are shared first."""
+    """Return the model of a run. If it is computed from other keys, shared keys get their values first."""
     rows = [row for row in backend.derived_keys if row.native == backend.model_key]
     shared = share_keys(merged, backend.shared_keys if rows else ())
     return derive_keys(shared, rows, backend.params).early_value(backend.model_key)
@@ -149,9 +149,9 @@ def require_own_sections(merged: MergedValues, backend: Any, registry: Registry)
 
 
 def _find_winner(core: Entry, natives: Sequence[tuple[SharedKey, Entry]], entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry whose value applies to the core's key and to the native keys that share it."""
+    """Return the entry whose value the core's key and the native keys that share it get."""
     own = [native for row, native in natives if not _is_idle(native, row, entries)]
-    # `max` keeps the first of equals: of several native keys in one tier the one named first counts.
+    # `max` returns the first of equal entries, so the first native key of a tier wins.
     native = max(own, key=lambda entry: entry.tier, default=core)
     return native if not core.is_set or native.tier > core.tier else core
 
@@ -159,7 +159,7 @@ def _find_winner(core: Entry, natives: Sequence[tuple[SharedKey, Entry]], entrie
 def _agree(
     core: Entry, winner: Entry, natives: Sequence[tuple[SharedKey, Entry]], entries: Mapping[str, Entry]
 ) -> Iterator[Entry]:
-    """Yield the entries that change, so that the core's key and the native keys have the winner's value."""
+    """Yield the entries that change when the core's key and the native keys get the winner's value."""
     if winner is not core:
         yield winner._replace(key=core.key, origin=f"{winner.origin}, by {winner.key}")
     for row, native in natives:

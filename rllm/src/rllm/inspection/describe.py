@@ -58,9 +58,9 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
 
 @cache
 def fill_descriptions(model: type[BaseModel]) -> None:
-    """Set the descriptions of a model's fields, and of its sections' fields, to the docstrings under them.
+    """Set the descriptions of a model's fields, and of its sections' fields, to the docstrings below them.
 
-    Only people and editors need them. pydantic's `use_attribute_docstrings` would parse the source in every run.
+    Runs do not need descriptions, and pydantic's `use_attribute_docstrings` would parse the source in every run.
     """
     docstrings: dict[str, str] = {}
     for base in reversed(model.__mro__):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 AGENT_KEYS = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"})
 """Config keys of a workflow that calls the agent and scores its rollouts."""
 TURN_KEYS = AGENT_KEYS | {"rllm.accumulate_reasoning", "rllm.agent.max_steps"}
-"""Config keys of such a workflow with several turns."""
+"""`AGENT_KEYS`, and the config keys of workflows with several turns."""
 
 
 @dataclass(frozen=True, kw_only=True)

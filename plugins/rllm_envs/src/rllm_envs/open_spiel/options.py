@@ -23,7 +23,7 @@ class OpenSpielParams(SeedParams):
     game: str = Field(min_length=1)
     """Name of the game in OpenSpiel, such as tic_tac_toe or kuhn_poker."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the game, such as {players: 3}. `rllm` passes them on."""
+    """Parameters of the game, such as {players: 3}."""
     seats: list[int] = Field([0], min_length=1)
     """Seats that the policy plays, from 0. Each is a trajectory with the role player_0, player_1, …."""
     opponent: Literal["random", "mcts", "policy"] = "random"

@@ -29,7 +29,7 @@ from reasoning_gym.utils import SYSTEM_PROMPTS
 from rllm_core.errors import ConfigError, did_you_mean
 
 EVALUATE = ("algorithmic.binary_matrix", "algorithmic.spiral_matrix", "algorithmic.string_insertion", "games.n_queens")
-"""Modules whose scorer calls `eval`; what they hope for is a list."""
+"""Modules whose scorer calls `eval` and expects a list."""
 PARSE = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )

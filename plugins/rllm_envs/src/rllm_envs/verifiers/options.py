@@ -24,7 +24,7 @@ class VerifiersParams(Params):
     id: str = Field(min_length=1)
     """Id of the taskset: the name of an installed Python module."""
     env: str | None = Field(None, min_length=1)
-    """Id of the environment that plays the taskset, such as best-of-n or user-sim."""
+    """Id of the environment that runs the taskset, such as best-of-n or user-sim."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment, such as {taskset: {split: train}, agent: {max_turns: 4}}. They are the options
     `--env.*` of `vf-eval`."""

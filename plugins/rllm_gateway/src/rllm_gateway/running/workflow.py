@@ -41,7 +41,7 @@ class AgentParams(Params):
     """Use the reward that the program of `command` prints in its last line, or sends with the key in `RLLM_REWARD_KEY`.
     Commands of the model that share its output or its environment can then set the reward."""
     unsupported: Literal["refuse", "ignore"] = "refuse"
-    """How the gateway treats request parameters that it does not support: `refuse` answers the request with HTTP 400,
+    """Treatment of request parameters that the gateway does not support: `refuse` answers the request with HTTP 400,
     `ignore` drops the parameter and counts it as ignored."""
 
 

@@ -14,7 +14,7 @@ from rllm_core.errors import RllmError
 from rllm_core.files import write_parts_atomically
 
 FIRST_BYTES, FIRST_LINE = 2**20, 64 * 2**20
-"""Bytes of a ``.json`` file, and of the first line of a ``.jsonl`` file, that are read to find its format."""
+"""Maximum number of bytes of a ``.json`` file, and of the first line of a ``.jsonl`` file, that show its format."""
 _SPACE = re.compile(r"\s*")
 _decode = json.JSONDecoder().raw_decode
 

@@ -22,9 +22,12 @@ from rllm_core.notices import warn_once
 class DoctorParams(Params):
     """Options of the observer `doctor`."""
 
-    on_finding: Literal["warn", "stop"] = Field("warn", description="Warn and continue, or stop the run with an error.")
-    every: int = Field(20, ge=1, description="Number of steps between two checks.")
-    ignore: tuple[str, ...] = Field((), description="Names of rules to ignore. `rllm doctor` prints the names.")
+    on_finding: Literal["warn", "stop"] = "warn"
+    """Warn and continue, or stop the run with an error."""
+    every: int = Field(20, ge=1)
+    """Number of steps between two checks."""
+    ignore: tuple[str, ...] = ()
+    """Names of rules to ignore. `rllm doctor` prints the names."""
 
 
 class Doctor(Observer):

@@ -35,8 +35,8 @@ def read(path: Path) -> Iterator[RecordedEpisode]:
     files = step_files(path, COMPLETIONS)
     if summed := dict.fromkeys(name for file in files for name in _number_columns(file)):
         warn_once(
-            f"{path}: the reward is the sum of the columns {', '.join(summed)}. The file contains no weights. Remove "
-            "columns of log_extra that are numbers from it."
+            f"{path}: the reward is the sum of the columns {', '.join(summed)}. The file contains no weights. If a "
+            "column comes from log_extra, remove it from the file."
         )
     yield from make_episodes(_drafts(files))
 
