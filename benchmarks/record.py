@@ -7,8 +7,8 @@
   the bytes of a conversation of 50 turns and 30,500 tokens.
 - journal: its share of a run of `guess`: digests, records, writes and syncs over all CPU time of the process while it
   trains. Then a record of the journal, next to a row of the store of calls for the same call.
-- telemetry: the share of the observer `telemetry` in the same way: its functions and its thread. A collector runs in a
-  process of its own.
+- telemetry: the share of the observer `telemetry` (its functions and its thread), measured like the journal's. A
+  collector runs in a separate process.
 """
 
 from __future__ import annotations
