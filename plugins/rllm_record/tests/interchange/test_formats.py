@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from click.testing import CliRunner
@@ -112,6 +114,9 @@ def test_unknown_files_and_formats_are_errors(tmp_path: Path) -> None:
 
 def test_damaged_lines_are_errors_with_their_number(tmp_path: Path) -> None:
     file = write(tmp_path / "file.jsonl", "atif", {"a": [1.0]})
+    (tmp_path / "file.jsonl.gz").write_bytes(gzip.compress(file.read_bytes())[:-9])
+    with expect_error(FormatError, "file-unreadable", "EOFError"):
+        read_file(tmp_path / "file.jsonl.gz")
     with file.open("a") as opened:
         opened.write("{\n")
     with expect_error(FormatError, "file-unreadable", "line 2"):
@@ -119,6 +124,19 @@ def test_damaged_lines_are_errors_with_their_number(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema_version": "ATIF-v1.8", "steps": [{}]}))
     with expect_error(FormatError, "file-unreadable", "atif"):
         read_file(file)
+
+
+def test_line_that_is_still_written_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "file.jsonl", "verifiers", {"a": [1.0, 0.0]})
+    file.write_bytes(file.read_bytes()[:-9])
+    assert [each.episode.id for each in read_file(file)] == ["a:0"]
+    assert f"{file}: the last line, 2, is cut off" in capsys.readouterr().err
+
+
+def test_other_zip_file_is_no_log(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "other.eval", "w") as archive:
+        archive.writestr("a.txt", "")
+    assert format_of(tmp_path / "other.eval") is None
 
 
 EXAMPLE = (Path(__file__).parents[4] / "docs/how-to/interchange.md").read_text(encoding="utf-8")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from peers import directory_of
@@ -131,6 +134,14 @@ def test_prime_rl_rollouts_have_weighted_rewards() -> None:
     assert rows.components["short"].tolist() == [0, 1, 0, 1]
 
 
+def test_null_score_of_prime_rl_is_nan(tmp_path: Path) -> None:
+    copytree(PRIME_RL, tmp_path, dirs_exist_ok=True)
+    traces = tmp_path / "rollouts/step_8/train/all/traces.jsonl"
+    traces.write_text(re.sub(r'"score": ?1\.0', '"score": null', traces.read_text()))
+
+    assert np.isnan(read_run(tmp_path).all_rollouts.reward).tolist() == [False, True, False, True]
+
+
 def test_prime_rl_findings_have_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings_of(capsys, str(PRIME_RL))
 
@@ -156,6 +167,8 @@ def test_infinite_gradient_is_found(logged: float | None, tmp_path: Path, capsys
 
 
 def test_path_without_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "directory.jsonl").mkdir()
+    write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "time/step": 1.0, "actor/loss": 0.5}])
     assert main(["doctor", str(tmp_path)]) == 2
     assert "no run of rllm, TRL, verl or prime-rl" in capsys.readouterr().err
 

@@ -71,6 +71,13 @@ def test_masked_rollouts_have_no_advantage(rescored: Rescore, keep: Keep, config
     assert rescored("grpo", "rloo").groups == ()
 
 
+def test_rollouts_without_tokens_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "1.jsonl"
+    file.write_text(json.dumps({"input": "a", "output": "b", "gts": "", "score": 1.0, "step": 1}))
+    assert main(["rescore", str(file), "--estimator", "grpo"]) == 0
+    assert "no rollout has sampled tokens" in capsys.readouterr().err
+
+
 def test_estimator_that_needs_a_model_is_an_error(rescored: Rescore, keep: Keep, registry: Registry) -> None:
     def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
         raise AssertionError

@@ -6,12 +6,14 @@ Our formats are the modules of `programs`. Any package adds a format with an ent
 from __future__ import annotations
 
 import pkgutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from zipfile import BadZipFile
 
 from rllm_core.plugins.discovery import allowed_entry_points
 from rllm_record.interchange import programs
@@ -19,7 +21,7 @@ from rllm_record.interchange.json_files import FormatError
 from rllm_record.steps.rows import RecordedEpisode
 
 GROUP = "rllm.formats"
-WRONG_CONTENT = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError)
+WRONG_CONTENT = (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, EOFError, BadZipFile, zlib.error)
 """Errors of a reader for a file that is damaged, or has a different version."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rllm_core.errors import RllmError
 from rllm_core.files import write_parts_atomically
+from rllm_core.notices import warn_once
 
 FIRST_BYTES, FIRST_LINE = 2**20, 64 * 2**20
 """Maximum number of bytes of a ``.json`` file, and of the first line of a ``.jsonl`` file, that show its format."""
@@ -108,8 +109,10 @@ class JsonText:
 def read_objects(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the object of a ``.json`` file, or the objects of a ``.jsonl`` file.
 
+    If the last line is cut off, because a program still writes the file, a warning is printed and it is not used.
+
     Raises:
-        ValueError: a line is not JSON. The message has its number.
+        ValueError: a different line is not JSON. The message has its number.
     """
     if path.suffix == ".json":
         yield json.loads(path.read_bytes())
@@ -121,6 +124,9 @@ def read_objects(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield json.loads(line)
             except ValueError as error:
+                if not line.endswith(b"\n"):
+                    warn_once(f"{path}: the last line, {number}, is cut off, so it was skipped.")
+                    return
                 raise ValueError(f"line {number} is not JSON: {error}") from error
 
 

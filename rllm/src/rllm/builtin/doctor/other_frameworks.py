@@ -118,7 +118,7 @@ def _text(value: Any) -> str:
 
 def read_verl(path: Path, rollouts: Path | None) -> RunData | None:
     """Read the file of verl's file logger. None if `path` is something else."""
-    files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
+    files = [path] if path.is_file() else sorted(filter(Path.is_file, path.glob("*.jsonl")))
     for file in files:
         lines = [line for line in read_lines(file) if isinstance(line.get("data"), Mapping)]
         if lines:

@@ -58,7 +58,8 @@ def read_prime_rl(path: Path, rollouts: Path | None) -> RunData | None:
     known = [line for line in read_lines(file) if isinstance(line.get("step"), int | float)]
     lines = _fill_gaps([_of_process({**line, "step": int(line["step"])}) for line in known])
     columns = {column: names for column, pattern in NAMES.items() if (names := _names(lines, pattern))}
-    if not columns:
+    # Other programs also log ``time/step``, for example rllm.
+    if not columns.keys() - {Column.STEP_SECONDS}:
         return None
     run = make_run("prime-rl", path, lines, columns, _read_traces(rollouts or file.parent / "rollouts"))
     return replace(run, updates_skip_zero_advantages=True)
@@ -118,7 +119,12 @@ def _rows(step: int, episode: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if not agent.get("trainable", True):
             continue
         task = trace["task"]
-        scores = {name: each for name, each in trace["rewards"].items() if each is not None}
+        # verifiers writes a score that is NaN or infinite as null.
+        scores = {
+            name: each if each["score"] is not None else {**each, "score": np.nan}
+            for name, each in trace["rewards"].items()
+            if each is not None
+        }
         texts = [node["message"].get("content") or "" for node in trace["nodes"] if node["sampled"]]
         ends = [call.get("finish_reason") for call in trace["calls"] if not call.get("error")]
         yield {

@@ -79,7 +79,7 @@ def read_run(path: Path, rollouts: Path | None = None) -> RunData:
     raise ConfigError(
         "run-not-found",
         f"{path} contains no run of rllm, TRL, verl or prime-rl.",
-        "Use a run directory, TRL's output directory, or the .jsonl file of verl's file logger.",
+        "Use a run directory, the output directory of TRL or prime-rl, or the .jsonl file of verl's file logger.",
     )
 
 

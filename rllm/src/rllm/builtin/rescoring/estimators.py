@@ -20,6 +20,7 @@ from rllm_core.contracts.stage import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, TrajectoryGroup
 from rllm_core.errors import ConfigError
+from rllm_core.notices import warn_once
 from rllm_core.pipeline import Pipeline
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
@@ -199,6 +200,9 @@ class _Replay:
         if groups:
             await self._build.run(step)
         if step.batch is None:
+            return []
+        if not step.batch.n_rows:
+            warn_once("Steps in which no rollout has sampled tokens are not part of the result.")
             return []
         step.batch = step.batch.with_columns(old_logprobs=step.batch.sampling_logprobs)
         columns = [await self._estimate(pipeline, step) for pipeline in self._estimations]

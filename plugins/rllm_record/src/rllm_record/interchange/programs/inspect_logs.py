@@ -45,8 +45,13 @@ ZSTANDARD = 93
 def is_inspect(path: Path) -> bool:
     """True if this is a log of inspect-ai."""
     if path.suffix == ".eval":
-        return path.is_file() and is_zipfile(path)
+        return path.is_file() and is_zipfile(path) and _has_header(path)
     return first_object(path).keys() >= {"version", "status", "eval"}
+
+
+def _has_header(path: Path) -> bool:
+    with ZipFile(path) as archive:
+        return not {*HEADERS}.isdisjoint(archive.namelist())
 
 
 def read(path: Path) -> Iterator[RecordedEpisode]:
