@@ -220,8 +220,9 @@ def test_verify_needs_a_run(directory: str, tmp_path: Path, capsys) -> None:
     assert f"error[run-not-found]: {tmp_path / directory} " in capsys.readouterr().err
 
 
-def test_verify_reports_a_damaged_list(tmp_path: Path, capsys) -> None:
-    (tmp_path / "plugins.json").write_text("{")
+@pytest.mark.parametrize("content", ["{", '[{"kind": "backend", "name": 3, "distribution": null}]'])
+def test_verify_reports_a_damaged_list(content: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "plugins.json").write_text(content)
 
     assert main(["plugins", "verify", str(tmp_path)]) == 2
 

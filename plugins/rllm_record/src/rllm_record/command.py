@@ -79,6 +79,8 @@ def export(source: Path, file: Path, name: str) -> None:
     from rllm_record.interchange.formats import write_file
     from rllm_record.stored_episodes import find_episodes, read_record
 
+    if file.expanduser().exists() and file.expanduser().samefile(source.expanduser()):
+        raise click.UsageError("FILE is SOURCE, and would be replaced. Write to a different file.")
     parts = find_episodes(source.expanduser()).files
     number = write_file(file.expanduser(), (each for _, part in parts for each in read_record(part)), name)
     click.echo(f"wrote {number} episodes to {file}")

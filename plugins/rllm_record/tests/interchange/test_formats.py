@@ -65,6 +65,14 @@ def test_export_writes_any_stored_episodes(run: Path, keep: Any, tmp_path: Path)
     assert [each.trajectories[0].reward_given for each in read_file(tmp_path / "two.jsonl")] == [1.0, 0.0]
 
 
+def test_export_does_not_replace_its_source(tmp_path: Path) -> None:
+    file = write(tmp_path / "file.jsonl", "atif", {"a": [1.0]})
+    before = file.read_bytes()
+    result = CliRunner().invoke(record, ["export", str(file), str(file), "--format", "verifiers"])
+    assert result.exit_code == 2
+    assert file.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["atif", "verifiers"])
 def test_export_needs_memory_for_one_episode(tmp_path: Path, name: str) -> None:
     source, number = tmp_path / "source.jsonl", 300

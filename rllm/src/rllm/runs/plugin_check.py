@@ -91,7 +91,11 @@ def read_used_plugins(directory: Path) -> list[dict[str, str]]:
         used = json.loads((directory / PLUGINS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []
+    names = ("kind", "name", "distribution")
+    is_valid = isinstance(used, list) and all(
+        isinstance(each, dict) and all(isinstance(each.get(name), str) for name in names) for each in used
+    )
+    return used if is_valid else []
 
 
 def read_used_packages(directory: Path) -> list[UsedPackage]:

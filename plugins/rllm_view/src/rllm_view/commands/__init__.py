@@ -48,9 +48,9 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path 
     """Inspect runs in the browser: curves, steps, groups, and each token down to its gradient.
 
     RUN is a run directory or a directory of runs (default: runs). FILE has episodes of a different program, such as
-    trajectories of Harbor (ATIF), traces of verifiers, completions of TRL or rollouts of verl. Only this machine can
-    connect, and only with the key in the printed URL. RLLM_VIEW_KEY sets your own key. From a different machine:
-    ssh -L 8000:127.0.0.1:PORT HOST.
+    trajectories of Harbor (ATIF), traces of verifiers or prime-rl, logs of inspect-ai, and rollouts of NeMo-Gym, TRL or
+    verl. Only this machine can connect, and only with the key in the printed URL. RLLM_VIEW_KEY sets your own key. From
+    a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
 
     \b
     Examples:

@@ -49,9 +49,9 @@ def search(words: tuple[str, ...], is_json: bool) -> None:
     """
     from rllm_record.terminal import print_table
 
-    indexed = list(list_offers())
-    packages = {offer.distribution for offer in indexed}
-    offers = [*(offer for offer in list_local_offers() if offer.distribution not in packages), *indexed]
+    # The index has more about a plugin, for example its repository, so its entries come last and replace local ones.
+    both = (*list_local_offers(), *list_offers())
+    offers = [*{(offer.kind, offer.name, offer.distribution): offer for offer in both}.values()]
     found = [offer for offer in offers if matches(offer, words)]
     if is_json:
         import json
