@@ -18,7 +18,7 @@ MAX_FILE = 400
 NEW_PACKAGE = (500, 20)
 """The limits of a package that is not in the table."""
 LIMITS = {
-    "rllm": (11_521, 11),
+    "rllm": (11_545, 11),
     "rllm_core": (6_361, 14),
     "rllm_tinker": (1_649, 11),
     "rllm_verl": (3_977, 11),

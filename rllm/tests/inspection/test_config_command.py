@@ -125,6 +125,11 @@ def facts(finished: Finished) -> dict[str, str]:
             ["rllm.algorithm.adv_estimator", "--estimator", "rloo"],
             {"flag": "--estimator", "value": '"rloo" (from command line)'},
         ),
+        (["rllm.renderer"], {"options": "control_tokens, date (of renderer auto)"}),
+        (
+            ["rllm.renderer.date", "rllm.renderer.date=2026-12-01"],
+            {"value": '"2026-12-01" (from command line)', "read by": "renderer auto"},
+        ),
         (
             ["rllm.env.env_args.largest", "sum"],
             {"type": "whole number > 0", "value": "9 (from default)", "read by": "environment sum"},

@@ -19,6 +19,7 @@ from rllm.config import (
     list_fields,
     packaged_values,
     show_value,
+    split_key,
     unknown_key,
     value_at,
 )
@@ -95,6 +96,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         "choices": ", ".join(
             entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
         ),
+        "options": _list_options(path, plan),
         "read by": acts,
         "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
         "backends": ", ".join(entry.name for entry in honoring) or "none",
@@ -116,7 +118,7 @@ def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
 
 
 def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
-    """Return the field of a plugin's option, for plugins whose names and options are separate keys."""
+    """Return the field of a plugin's option."""
     owner = _owner(path, plan)
     if owner is None or path[-1] not in owner.plugin.params.model_fields:
         return []
@@ -138,9 +140,29 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
 
 
 def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
-    """Return the plugin that has the key as an option, if its options are in a separate section."""
-    choices = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
-    return next((chosen for name, chosen in choices if path[:-1] == ("rllm", name, f"{name}_args")), None)
+    """Return the plugin of the run that has the key as an option."""
+    return _choices(plan).get(path[:-1])
+
+
+def _choices(plan: RunPlan) -> dict[KeyPath, PluginChoice[Any] | None]:
+    """Return the plugins of the run by the keys that contain their options. Plugins by role or in lists are missing."""
+    choices = {
+        "rllm.env.env_args": plan.environment,
+        "rllm.workflow.workflow_args": plan.workflow,
+        "rllm.agent.agent_args": plan.agent,
+        "rllm.algorithm.adv_estimator": plan.estimators.default,
+        "rllm.algorithm.loss_fn": plan.losses.default,
+        "rllm.transform.grouping": plan.grouping,
+        "rllm.rejection_sample.mode": plan.rejection,
+        "rllm.rollout.engine": plan.engine,
+        "rllm.renderer": plan.renderer,
+        "rllm.sampler": plan.sampler,
+        "rllm.sandbox": plan.sandbox,
+        "rllm.teacher": plan.teacher,
+        "data.train_dataset": plan.train_dataset,
+        "data.val_dataset": plan.val_dataset,
+    }
+    return {split_key(key): chosen for key, chosen in choices.items()}
 
 
 def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
@@ -157,6 +179,14 @@ def _value(path: KeyPath, plan: RunPlan) -> Any:
     value = value_at(plan.composed.printable_tree, path)
     owner = _owner(path, plan)
     return getattr(owner.params, path[-1]) if value is ABSENT and owner else value
+
+
+def _list_options(path: KeyPath, plan: RunPlan) -> str:
+    """Return the options of the plugin that the key chooses in this run."""
+    chosen = _choices(plan).get(path)
+    if chosen is None or not chosen.plugin.params.model_fields:
+        return ""
+    return f"{', '.join(chosen.plugin.params.model_fields)} (of {chosen.registered.kind} {chosen.plugin.name})"
 
 
 def _names(entries: list[Registered[Any]]) -> str:
