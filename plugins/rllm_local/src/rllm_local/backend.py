@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -15,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.loss import complete_plan
+from rllm_backend_kit.weight_comparison import find_differences
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.weight_comparison import WeightComparison
+from rllm_core.contracts.weight_comparison import KnownFault, Probe, ScoringEngine, TensorDifference, WeightComparison
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_local.early_renderer import early_renderer
+from rllm_local.engine import LocalEngine
 from rllm_local.logprobs import is_classifier
 from rllm_local.model_name import TINY
 from rllm_local.samplers import (
@@ -33,10 +36,10 @@ from rllm_local.samplers import (
     VersionedSampler,
     load_to_sample,
 )
+from rllm_local.scoring import Scores, score_suspects, score_to_train, trained_digests
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.training_process import TrainingProcess
-from rllm_local.weight_comparison import LocalComparison
 from rllm_local.weights import copy_model, trained_weights
 
 T = TypeVar("T")
@@ -90,6 +93,43 @@ class InProcessTraining:
         """Do nothing, because the sampling half closes the thread."""
 
 
+class LocalComparison(WeightComparison):
+    """Compares the sampler with the trainer of the backend `local`, in one process or in two."""
+
+    def __init__(self, training: Training, sampling: Sampler, model: Any, max_context: int) -> None:
+        """`model` is the model of this process, `transformers.PreTrainedModel`."""
+        # A hosted engine may store tensors in its own layout, and a GPU's tensors are copied to compute their digests.
+        self._is_cheap = isinstance(sampling.latest, LocalEngine) and model.device.type == "cpu"
+        self._training = training
+        self._sampling = sampling
+        self.vocabulary = model.get_input_embeddings().num_embeddings
+        self.max_context = max_context
+        self.layers = model.config.get_text_config().num_hidden_layers
+        self.dtype = str(model.dtype).removeprefix("torch.")  # type: ignore[assignment]
+
+    async def of_trainer(self, probe: Probe) -> Scores:
+        return await self._training.call(score_to_train, probe)
+
+    async def of_samplers(self, probe: Probe) -> Mapping[str, Scores]:
+        return await self._engine.score(probe)
+
+    async def of_suspects(self, probe: Probe) -> Mapping[KnownFault, Scores]:
+        return await self._training.call(score_suspects, probe)
+
+    async def different_tensors(self, sampler: str, *, is_suspect: bool) -> Sequence[TensorDifference] | None:
+        if not (is_suspect or self._is_cheap):
+            return None
+        trained = await self._sampling.sent_digests(partial(self._training.call, trained_digests))
+        own = await self._engine.digests(sampler) if trained else {}
+        return find_differences(trained, own) if own else None
+
+    @property
+    def _engine(self) -> ScoringEngine:
+        engine = self._sampling.latest
+        assert engine is not None
+        return engine
+
+
 class LocalBackend(Backend):
     """The `local` backend. Sampling passes run on one worker thread, so the event loop stays free for environments.
     Updates run on the same thread or in a separate process."""
@@ -112,7 +152,7 @@ class LocalBackend(Backend):
             self._sampling, model = await self._start_in_process(run)
         if self._sampling.latest is not None and not is_classifier(model):
             training, sampling = self._require_started()
-            self._comparison = LocalComparison(training.call, sampling, model, self._sampling.engine.max_context - 1)
+            self._comparison = LocalComparison(training, sampling, model, self._sampling.engine.max_context - 1)
         return self._sampling.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
