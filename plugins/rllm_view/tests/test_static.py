@@ -114,7 +114,6 @@ def test_keys_lead_from_a_run_to_its_tokens(visit: Visit, shared_run: MadeRun) -
 
 
 @pytest.mark.smoke
-@pytest.mark.long
 def test_conversation_is_first_without_a_vocabulary(open_page: Open, tmp_path: Path) -> None:
     write_file(tmp_path / "file.jsonl", record_rollouts(0, 0, episodes_of({"a": [1.0]})), "atif")
     with as_runs([tmp_path / "file.jsonl"]) as places:

@@ -153,6 +153,8 @@ from .weight_comparison import (
     WeightComparison as WeightComparison,
 )
 from .workflow import (
+    AGENT_KEYS as AGENT_KEYS,
+    TURN_KEYS as TURN_KEYS,
     OpenedRun as OpenedRun,
     Workflow as Workflow,
     WorkflowContext as WorkflowContext,
